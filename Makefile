@@ -1,0 +1,35 @@
+# Everything starts here: `make demo` and `make test` each work on a fresh machine with Python >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint check bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/curlicue demo --out runs/demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: lint test
+
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/step.py --out benchmarks/latest.json
+
+# constraints.txt pins every version this has been tested with; the packages' own metadata accepts a range.
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "curlicue needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)."; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache
