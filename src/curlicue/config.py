@@ -1,0 +1,283 @@
+"""Settings, frozen: symbol, unit, meaning; JSON both ways; the paper's set-ups as presets."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from curlicue.errors import ConfigError
+
+
+class Likelihood(StrEnum):
+    """p(x|z)."""
+
+    BERNOULLI = "bernoulli"  # x in [0, 1]
+    GAUSSIAN = "gaussian"  # real x, one learnt variance for each feature
+
+
+class Tuned(StrEnum):
+    """Which parameters fit a newborn component to D_new."""
+
+    ALL = "all"  # as the paper says
+    HEADS = "heads"  # as the released code does: q(y|x), q(z|x,y) and p(z|y) only
+
+
+class Emission(StrEnum):
+    """How a snapshot turns p(x|z) into a replayed sample."""
+
+    MEAN = "mean"
+    THRESHOLD = "threshold"  # the mean, rounded to 0 or 1
+    SAMPLE = "sample"
+
+
+def _require(condition: bool, name: str, value: object, allowed: str) -> None:
+    if not condition:
+        raise ConfigError(f"The '{name}' setting must be {allowed}. Got {value!r} instead.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The mixture VAE; MLPs in the paper's main MNIST sizes."""
+
+    n_z: int = 32  # dimensions of z
+    encoder: tuple[int, ...] = (1200, 600, 300, 150)  # widths, x → h
+    decoder: tuple[int, ...] = (500, 500)  # hidden widths, z → x
+    likelihood: Likelihood = Likelihood.BERNOULLI
+    K: int = 1  # components to begin with
+
+    def __post_init__(self) -> None:
+        _require(self.n_z >= 1, "n_z", self.n_z, "an int in the range [1, inf)")
+        _require(self.K >= 1, "K", self.K, "an int in the range [1, inf)")
+        for name in ("encoder", "decoder"):
+            widths = getattr(self, name)
+            _require(all(w >= 1 for w in widths), name, widths, "widths in the range [1, inf)")
+        _require(len(self.encoder) >= 1, "encoder", self.encoder, "at least one width")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpansionConfig:
+    """When a component is born."""
+
+    c_new: float = -200.0  # nats; a real sample whose bound is lower joins D_new
+    n_new: int = 100  # size of D_new that triggers a birth
+    burn_in: int = 100  # steps before D_new begins to collect
+    wait: int = 100  # real steps after a birth before D_new collects again
+    passes: int = 10  # over D_new, to fit the newborn
+    tuned: Tuned = Tuned.ALL
+    max_components: int | None = None  # no cap by default
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.c_new), "c_new", self.c_new, "a finite number of nats")
+        _require(self.n_new >= 1, "n_new", self.n_new, "an int in the range [1, inf)")
+        for name in ("burn_in", "wait", "passes"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "an int in the range [0, inf)")
+        cap = self.max_components
+        _require(cap is None or cap >= 1, "max_components", cap, "None or an int in the range [1, inf)")
+
+
+@dataclass(frozen=True)
+class Never:
+    """No snapshot, hence no replay."""
+
+
+@dataclass(frozen=True)
+class Every:
+    """A snapshot each time so many steps have passed."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        _require(self.steps >= 1, "steps", self.steps, "an int in the range [1, inf)")
+
+
+@dataclass(frozen=True)
+class BeforeBirth:
+    """A snapshot just before each expansion ("dynamic")."""
+
+
+Snapshots = Never | Every | BeforeBirth
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """What is rehearsed between real batches."""
+
+    snapshots: Snapshots = field(default_factory=BeforeBirth)
+    labelled: bool = False  # SMGR: the component that dreamt a sample is its label (Eq. 4)
+    emission: Emission = Emission.THRESHOLD
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How the bound is climbed."""
+
+    learning_rate: float = 1e-3
+    tau: float | None = 0.01  # components with q(y|x) below are visited at random; None: visit all
+    z_samples: int = 1  # importance samples of z (IWAE)
+    expansion: ExpansionConfig | None = field(default_factory=ExpansionConfig)
+    replay: ReplayConfig | None = field(default_factory=ReplayConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a float in the range (0, inf)")
+        _require(self.tau is None or 0 < self.tau < 1, "tau", self.tau, "None or a float in the range (0, 1)")
+        _require(self.z_samples >= 1, "z_samples", self.z_samples, "an int in the range [1, inf)")
+
+
+@dataclass(frozen=True)
+class Iid:
+    """All classes, shuffled."""
+
+
+@dataclass(frozen=True)
+class Sequential:
+    """Classes one after the other, `at_once` of them together, for equal numbers of steps."""
+
+    at_once: int = 1
+
+    def __post_init__(self) -> None:
+        _require(self.at_once >= 1, "at_once", self.at_once, "an int in the range [1, inf)")
+
+
+@dataclass(frozen=True)
+class Drift:
+    """Classes one after the other, each fading into the next."""
+
+
+Scenario = Iid | Sequential | Drift
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, completely."""
+
+    dataset: str = "mnist"
+    scenario: Scenario = field(default_factory=Sequential)
+    steps: int = 100_000  # real and replayed batches together
+    batch_size: int = 100
+    seed: int = 0
+    supervised: bool = False  # the labelled benchmark (SplitMNIST): Eq. 4 on given labels
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    sampled_knn: bool = False  # k-NN on sampled y and z instead of the means
+    evaluate_every: int = 1000  # steps
+    checkpoint_every: int = 2000  # steps
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "evaluate_every", "checkpoint_every"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "an int in the range [1, inf)")
+
+
+# -- presets ----------------------------------------------------------------------------------------------------
+
+_IID_BENCHMARK = ModelConfig(n_z=50, encoder=(500, 500), decoder=(500,))
+
+PRESETS: dict[str, RunConfig] = {
+    # Appendix, "Main setup", MNIST; snapshots at the end of each class (fixed T)
+    "mnist": RunConfig(learner=LearnerConfig(replay=ReplayConfig(snapshots=Every(10_000)))),
+    # Appendix, "Main setup", Omniglot
+    "omniglot": RunConfig(
+        dataset="omniglot",
+        batch_size=15,
+        model=ModelConfig(encoder=(500, 500), decoder=(500,)),
+        learner=LearnerConfig(learning_rate=5e-4, replay=ReplayConfig(snapshots=Every(2_000))),
+    ),
+    # Appendix, "Supervised continual learning benchmark": five tasks of two classes
+    "split-mnist": RunConfig(
+        dataset="mnist-60k",
+        scenario=Sequential(at_once=2),
+        supervised=True,
+        model=ModelConfig(n_z=100, encoder=(400, 400), decoder=(400, 400)),
+        learner=LearnerConfig(
+            expansion=None, replay=ReplayConfig(snapshots=Every(20_000), labelled=True)
+        ),
+    ),
+    # Appendix, "Unsupervised i.i.d learning benchmark"
+    "iid-mnist": RunConfig(
+        scenario=Iid(),
+        model=_IID_BENCHMARK,
+        learner=LearnerConfig(
+            learning_rate=5e-4, expansion=ExpansionConfig(max_components=100), replay=None
+        ),
+        sampled_knn=True,
+    ),
+    "iid-omniglot": RunConfig(
+        dataset="omniglot",
+        scenario=Iid(),
+        batch_size=15,
+        model=replace(_IID_BENCHMARK, n_z=100),
+        learner=LearnerConfig(
+            learning_rate=5e-4, expansion=ExpansionConfig(max_components=200), replay=None
+        ),
+        sampled_knn=True,
+    ),
+}
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------
+
+
+def to_json(value: Any) -> Any:
+    """Plain dicts, lists, numbers and strings; a dataclass among alternatives carries its name as "type"."""
+    if dataclasses.is_dataclass(value):
+        hints = typing.get_type_hints(type(value))
+        items = {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        for name, hint in hints.items():
+            if len(_dataclasses_in(hint)) > 1 and items[name] is not None:
+                items[name] = {"type": type(getattr(value, name)).__name__, **items[name]}
+        return items
+    if isinstance(value, tuple | list):
+        return [to_json(v) for v in value]
+    return str(value) if isinstance(value, StrEnum) else value
+
+
+def from_json(hint: Any, value: Any, where: str = "config") -> Any:
+    """The inverse of `to_json`; anything unexpected is a ConfigError that says where."""
+    if dataclasses.is_dataclass(hint):
+        return _dataclass_from_json(hint, value, where)
+    if isinstance(hint, types.UnionType):
+        return _union_from_json(hint, value, where)
+    if typing.get_origin(hint) is tuple:
+        _expect(isinstance(value, list), where, "a list", value)
+        return tuple(from_json(typing.get_args(hint)[0], v, where) for v in value)
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        _expect(value in list(hint), where, f"one of {', '.join(hint)}", value)
+        return hint(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    _expect(type(value) is hint, where, f"of type {hint.__name__}", value)
+    return value
+
+
+def _expect(condition: bool, where: str, what: str, value: object) -> None:
+    if not condition:
+        raise ConfigError(f"{where} must be {what}. Got {value!r} instead.")
+
+
+def _dataclasses_in(hint: Any) -> list[Any]:
+    return [a for a in typing.get_args(hint) if dataclasses.is_dataclass(a)]
+
+
+def _dataclass_from_json(hint: Any, value: Any, where: str) -> Any:
+    _expect(isinstance(value, dict), where, "an object", value)
+    hints = typing.get_type_hints(hint)
+    unknown = sorted(set(value) - set(hints))
+    _expect(not unknown, where, f"made of {', '.join(hints) or 'nothing'}", unknown)
+    return hint(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+
+
+def _union_from_json(hint: Any, value: Any, where: str) -> Any:
+    options = typing.get_args(hint)
+    if value is None:
+        _expect(type(None) in options, where, "given", value)
+        return None
+    choices = _dataclasses_in(hint)
+    if len(choices) > 1:
+        by_name = {c.__name__: c for c in choices}
+        _expect(isinstance(value, dict) and value.get("type") in by_name, where, f"typed {list(by_name)}", value)
+        return from_json(by_name[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
+    return from_json(next(o for o in options if o is not type(None)), value, where)

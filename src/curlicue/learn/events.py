@@ -1,0 +1,45 @@
+"""What a learner does, as facts; printing, recording and plotting are readers of these."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class StepTaken:
+    """One batch climbed; all figures are means over the batch, in nats."""
+
+    t: int
+    K: int
+    bound: float
+    log_p_x: float
+    kl_z: float
+    kl_y: float
+    rehearsed: bool  # dreamt by a snapshot, not real
+    n_poor: int = 0  # samples of this batch that joined D_new
+
+
+@dataclass(frozen=True)
+class SnapshotTaken:
+    """The model of this moment dreams from now on."""
+
+    t: int
+    K: int
+
+
+@dataclass(frozen=True)
+class ComponentBorn:
+    """A new component, fitted to D_new."""
+
+    t: int
+    component: int
+    parent: int
+    K: int  # with the newborn
+    bound_before: float | None  # mean L_sup over D_new with the newborn's label, as a bare copy of its parent
+    bound_after: float | None  # the same, after fitting
+    d_new: Tensor  # [N, D]
+
+
+Event = StepTaken | SnapshotTaken | ComponentBorn

@@ -1,0 +1,74 @@
+"""Algorithm 1: learn from an unlabelled stream, grow when it is poorly explained, rehearse what was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from curlicue.config import BeforeBirth, LearnerConfig, ReplayConfig, Tuned
+from curlicue.learn.events import ComponentBorn, Event
+from curlicue.learn.expansion import PoorlyModelled, closest_component
+from curlicue.learn.trainer import Trainer
+from curlicue.model.mixture import MixtureVAE
+from curlicue.rng import Rng
+
+Stream = Callable[[int], Tensor]
+"""The real batch x [B, D] of step t. No label fits through."""
+
+
+class Learner(Trainer):
+    """CURL. It alone decides when the model grows, what it rehearses and when it takes a snapshot."""
+
+    def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
+        super().__init__(model, config, rng)
+        self.d_new = PoorlyModelled(config.expansion) if config.expansion else None
+
+    def learn(self, stream: Stream, steps: int) -> Iterator[Event]:
+        """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
+        while self.t < steps:
+            if self.rehearsal_due:
+                yield self.rehearse()
+            else:
+                yield from self.observe(stream(self.t))
+
+    def observe(self, x: Tensor) -> list[Event]:
+        """Everything that one real batch brings about, but for the rehearsal that is then due."""
+        events: list[Event] = []
+        if self.snapshot_due:
+            events.append(self.take_snapshot())
+        terms = self.elbo(x)
+        n_poor = self.d_new.consider(x, terms.bound.detach(), self.t, self.model.K) if self.d_new is not None else 0
+        events.append(self.real_step(terms, n_poor))
+        if self.d_new is not None and self.d_new.full:
+            events.extend(self.expand(self.d_new))
+        return events
+
+    def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
+        """A component is born; with dynamic snapshots the model is remembered as it was before."""
+        match self.config.replay:
+            case ReplayConfig(snapshots=BeforeBirth()):
+                yield self.take_snapshot()
+                self.rehearsal_due = True
+        d_new = buffer.empty()
+        parent = closest_component(self.model, d_new)
+        newborn = self.grow(parent)
+        before, after = self.fit(newborn, d_new, buffer.config.passes, buffer.config.tuned)
+        yield ComponentBorn(self.t - 1, newborn, parent, self.model.K, before, after, d_new)
+
+    def fit(self, newborn: int, d_new: Tensor, passes: int, tuned: Tuned) -> tuple[float, float]:
+        """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
+        only = self.model.component_parameters() if tuned is Tuned.HEADS else None
+        B = min(self.batch_size, len(d_new))
+        batches = d_new[len(d_new) % B :].split(B)
+        label = torch.full((B,), newborn)
+        before = self._mean_bound(d_new, newborn)
+        for _ in range(passes):
+            for x in batches:
+                self.climb(self.elbo_given(x, label), only)
+        return before, self._mean_bound(d_new, newborn)
+
+    @torch.no_grad()
+    def _mean_bound(self, x: Tensor, y: int) -> float:
+        return float(self.elbo_given(x, torch.full((len(x),), y)).bound.mean())

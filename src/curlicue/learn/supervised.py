@@ -1,0 +1,52 @@
+"""The one path by which labels reach a model: the supervised benchmark (SplitMNIST), Eq. 4 on given labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from torch import Tensor
+
+from curlicue.learn.events import ComponentBorn, Event
+from curlicue.learn.expansion import closest_component
+from curlicue.learn.trainer import Trainer
+from curlicue.config import LearnerConfig
+from curlicue.model.mixture import MixtureVAE
+from curlicue.rng import Rng
+
+LabelledStream = Callable[[int], tuple[Tensor, Tensor]]
+"""The batch x [B, D] of step t with its labels [B]."""
+
+
+class LabelledLearner(Trainer):
+    """Each class owns a component, opened when the class first appears."""
+
+    def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
+        super().__init__(model, config, rng)
+        self.component_of: dict[int, int] = {}  # class → component
+
+    def learn(self, stream: LabelledStream, steps: int) -> Iterator[Event]:
+        """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
+        while self.t < steps:
+            if self.rehearsal_due:
+                yield self.rehearse()
+            else:
+                yield from self.observe(*stream(self.t))
+
+    def observe(self, x: Tensor, labels: Tensor) -> list[Event]:
+        """Open components for new classes, then climb Eq. 4."""
+        events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
+        for label in labels.unique().tolist():
+            if label not in self.component_of:
+                events.extend(self.open(label, x[labels == label]))
+        y = labels.clone().apply_(self.component_of.__getitem__)
+        events.append(self.real_step(self.elbo_given(x, y)))
+        return events
+
+    def open(self, label: int, x: Tensor) -> Iterator[Event]:
+        """Give `label` a component: the first that is free, or a copy of the closest."""
+        self.component_of[label] = len(self.component_of)
+        if self.component_of[label] < self.model.K:
+            return
+        parent = closest_component(self.model, x)
+        newborn = self.grow(parent)
+        yield ComponentBorn(self.t, newborn, parent, self.model.K, None, None, x)

@@ -1,0 +1,101 @@
+"""What every learner does: climb the bound, grow, take snapshots, rehearse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from curlicue.config import Every, LearnerConfig, ReplayConfig
+from curlicue.learn.events import SnapshotTaken, StepTaken
+from curlicue.learn.replay import Snapshot
+from curlicue.model.elbo import ElboTerms, elbo, elbo_given
+from curlicue.model.mixture import MixtureVAE
+from curlicue.rng import Rng
+
+
+class Trainer:
+    """A model, its optimiser, and its memory of itself. Subclasses say what a real batch is."""
+
+    def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
+        self.model, self.config, self.rng = model, config, rng
+        self.optimiser = self.new_optimiser()
+        self.t = 0  # steps taken, real and rehearsed together
+        self.counts = torch.zeros(model.K, dtype=torch.float64)  # Σ q(y|x) over real samples
+        self.snapshot: Snapshot | None = None
+        self.snapshot_t = 0  # when it was taken
+        self.rehearsal_due = False  # real and dreamt batches alternate
+        self.batch_size = 0  # of the last real batch: dreams are as large
+
+    def new_optimiser(self) -> torch.optim.Adam:
+        """Adam with TensorFlow's defaults, which are torch's too."""
+        return torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate, fused=True)
+
+    def elbo(self, x: Tensor) -> ElboTerms:
+        """The bound as training sees it."""
+        return elbo(self.model, x, self.rng.latent, tau=self.config.tau, z_samples=self.config.z_samples)
+
+    def elbo_given(self, x: Tensor, y: Tensor) -> ElboTerms:
+        """Eq. 4."""
+        return elbo_given(self.model, x, y, self.rng.latent, z_samples=self.config.z_samples)
+
+    def climb(self, terms: ElboTerms, only: list[nn.Parameter] | None = None) -> None:
+        """One step of Adam up the mean bound, on all parameters or `only` some."""
+        loss = -terms.bound.mean()
+        self.optimiser.zero_grad(set_to_none=True)
+        loss.backward(inputs=only)  # type: ignore[no-untyped-call]
+        self.optimiser.step()
+
+    def real_step(self, terms: ElboTerms, n_poor: int = 0) -> StepTaken:
+        """Climb a real batch; it counts towards π, and a rehearsal may follow."""
+        self.climb(terms)
+        self.counts += terms.q_y.sum(0, dtype=torch.float64)
+        self.batch_size = len(terms.kl_y)
+        self.rehearsal_due = self.snapshot is not None
+        return self._step_taken(terms, rehearsed=False, n_poor=n_poor)
+
+    def rehearse(self) -> StepTaken:
+        """One step on a batch that the snapshot dreams: MGR, or with its components as labels: SMGR."""
+        assert self.snapshot is not None
+        assert self.config.replay is not None
+        x, y = self.snapshot.dream(self.batch_size, self.config.replay.emission, self.rng.replay)
+        terms = self.elbo_given(x, y) if self.config.replay.labelled else self.elbo(x)
+        self.climb(terms)
+        self.rehearsal_due = False
+        return self._step_taken(terms, rehearsed=True)
+
+    @property
+    def snapshot_due(self) -> bool:
+        """Whether the periodic snapshot falls on this step."""
+        match self.config.replay:
+            case ReplayConfig(snapshots=Every(steps)):
+                return self.t // steps > self.snapshot_t // steps
+        return False
+
+    def take_snapshot(self) -> SnapshotTaken:
+        """Remember the model as it is now."""
+        self.snapshot, self.snapshot_t = Snapshot.of(self.model, self.counts), self.t
+        return SnapshotTaken(self.t, self.model.K)
+
+    def grow(self, parent: int) -> int:
+        """Add a copy of `parent`; the optimiser's state of everything else stays. Returns the newborn's id."""
+        old = self.model.component_parameters()
+        self.model.grow(parent)
+        grown = dict(zip(old, self.model.component_parameters(), strict=True))
+        group = self.optimiser.param_groups[0]
+        group["params"] = [grown.get(p, p) for p in group["params"]]
+        for before, after in grown.items():
+            if state := self.optimiser.state.pop(before, None):
+                self.optimiser.state[after] = {k: _with_newborn(v) for k, v in state.items()}
+        self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
+        return self.model.K - 1
+
+    def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:
+        figures = (terms.bound, terms.log_p_x, terms.kl_z, terms.kl_y)
+        means = torch.stack([f.detach().mean() for f in figures]).tolist()
+        self.t += 1
+        return StepTaken(self.t - 1, self.model.K, *means, rehearsed=rehearsed, n_poor=n_poor)
+
+
+def _with_newborn(moment: Tensor) -> Tensor:
+    """Adam's moments of one more component: zero. (Its step count is one for all.)"""
+    return torch.cat([moment, torch.zeros_like(moment[:1])]) if moment.ndim else moment

@@ -1,0 +1,75 @@
+"""p(x|z): what the decoder's output means."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+
+from curlicue import config
+from curlicue.config import Emission
+
+
+class Likelihood(Protocol):
+    """A distribution over x for each row of decoder output."""
+
+    def log_p(self, x: Tensor, out: Tensor) -> Tensor:
+        """log p(x|z), summed over features."""
+
+    def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
+        """A replayed or generated x."""
+
+
+class Bernoulli(nn.Module):
+    """x in [0, 1]; the decoder gives logits."""
+
+    def log_p(self, x: Tensor, out: Tensor) -> Tensor:
+        """Σ x log μ + (1 − x) log(1 − μ), μ = sigmoid(out)."""
+        return -binary_cross_entropy_with_logits(out, x.expand_as(out), reduction="none").sum(-1)
+
+    def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
+        """Mean, rounded mean, or sample."""
+        match emission:
+            case Emission.MEAN:
+                return out.sigmoid()
+            case Emission.THRESHOLD:
+                return (out > 0).to(out.dtype)
+            case Emission.SAMPLE:
+                return torch.bernoulli(out.sigmoid(), generator=rng)
+
+
+class GaussianNoise(nn.Module):
+    """Real x; the decoder gives the mean, and each feature has one learnt variance."""
+
+    VAR_FLOOR = 1e-3  # of standardised data: a constant feature cannot push the bound to infinity
+
+    def __init__(self, n_x: int) -> None:
+        super().__init__()
+        self.raw_var = nn.Parameter(torch.zeros(n_x))
+
+    @property
+    def var(self) -> Tensor:
+        """The variance of each feature around its mean."""
+        return softplus(self.raw_var) + self.VAR_FLOOR
+
+    def log_p(self, x: Tensor, out: Tensor) -> Tensor:
+        """Σ log N(x; out, var)."""
+        return -0.5 * ((x - out).square() / self.var + self.var.log() + math.log(2 * math.pi)).sum(-1)
+
+    def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
+        """The mean, or a sample around it; real values have no threshold, so that means a sample too."""
+        if emission is Emission.MEAN:
+            return out
+        return torch.addcmul(out, self.var.sqrt(), torch.randn(out.shape, generator=rng))
+
+
+def likelihood(kind: config.Likelihood, n_x: int) -> Bernoulli | GaussianNoise:
+    """The module for a setting."""
+    match kind:
+        case config.Likelihood.BERNOULLI:
+            return Bernoulli()
+        case config.Likelihood.GAUSSIAN:
+            return GaussianNoise(n_x)

@@ -1,0 +1,78 @@
+"""When which class is seen: iid, one after the other, or drifting into each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from curlicue.config import Drift, Iid, Scenario, Sequential
+from curlicue.errors import ConfigError
+from curlicue.streams.sources import Split
+
+
+def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) -> Tensor:
+    """The share of each class [C] in the batch of step t of `steps`."""
+    C = len(frequencies)
+    match scenario:
+        case Iid():
+            return frequencies
+        case Sequential(at_once):
+            tasks = -(-C // at_once)
+            task = t * tasks // steps
+            classes = torch.arange(C)
+            shown = (classes // at_once == task).to(frequencies.dtype)
+            return shown / shown.sum()
+        case Drift():
+            return _drifting_shares(t * C / steps, C)
+
+
+def _drifting_shares(position: float, C: int) -> Tensor:
+    """Position c + f, 0 ≤ f < 1: class c, with its neighbours at the edges of its period.
+
+    Over the first quarter the share of the previous class falls from ½ to 0; over the last quarter that of the
+    next class rises from 0 to ½.
+    """
+    c = int(position)
+    f = position - c
+    shares = torch.zeros(C, dtype=torch.float64)
+    if c > 0:
+        shares[c - 1] = max(0.0, 0.5 - 2 * f)
+    if c < C - 1:
+        shares[c + 1] = max(0.0, 2 * f - 1.5)
+    shares[c] = 1 - shares.sum()
+    return shares
+
+
+class Schedule:
+    """A data set as a stream: the batch of step t, its classes drawn by their shares, samples with replacement."""
+
+    def __init__(self, split: Split, scenario: Scenario, steps: int, batch_size: int, rng: Generator) -> None:
+        self.split, self.scenario, self.steps = split, scenario, steps
+        self.batch_size, self.rng = batch_size, rng
+        self.sizes = torch.bincount(split.labels)  # [C]
+        self.by_class = torch.argsort(split.labels, stable=True)  # [N], class after class
+        self.starts = self.sizes.cumsum(0) - self.sizes  # [C]
+        if not self.sizes.all():
+            empty = (self.sizes == 0).nonzero().squeeze(1).tolist()
+            raise ConfigError(f"Every class needs samples to be streamed. Classes {empty} have none: renumber them.")
+        if isinstance(scenario, Sequential) and scenario.at_once > len(self.sizes):
+            raise ConfigError(
+                f"The 'at_once' setting must be at most {len(self.sizes)}, the number of classes. "
+                f"Got {scenario.at_once} instead."
+            )
+
+    def batch(self, t: int) -> Tensor:
+        """x [B, D], and nothing else."""
+        return self.split.x.index_select(0, self.draw(t))
+
+    def labelled_batch(self, t: int) -> tuple[Tensor, Tensor]:
+        """x [B, D] with its labels [B]: for the supervised benchmark only."""
+        index = self.draw(t)
+        return self.split.x.index_select(0, index), self.split.labels.index_select(0, index)
+
+    def draw(self, t: int) -> Tensor:
+        """Which samples [B] step t shows."""
+        shares = class_shares(self.scenario, t, self.steps, self.sizes / self.sizes.sum())
+        c = torch.multinomial(shares, self.batch_size, replacement=True, generator=self.rng)  # [B]
+        u = torch.rand(self.batch_size, dtype=torch.float64, generator=self.rng)
+        return self.by_class[self.starts[c] + (u * self.sizes[c]).long()]
