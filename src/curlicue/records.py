@@ -1,0 +1,167 @@
+"""A run directory: what was asked, what happened, what came out.
+
+config.json, environment.json   what was asked, and where it runs
+events.jsonl                    births, snapshots, and the steps in means over every hundred
+metrics.jsonl                   scores over time
+births/0007.npy                 D_new of component 7 at its birth
+result.json                     the final scores: the same for the same seed on the same machine
+timing.json                     minutes and steps a second, which are not
+checkpoint.safetensors          to go on from
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from curlicue.errors import RunError
+
+Json = dict[str, Any]
+LOGS = ("events.jsonl", "metrics.jsonl")
+
+
+def write_atomically(path: Path, contents: bytes) -> None:
+    """The old file or the new one, whole, whatever happens in between."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            file.write(contents)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+class RunDirectory:
+    """Writes and reads one run's files; appended lines are safe once `sync` has returned."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoint = path / "checkpoint.safetensors"
+
+    @classmethod
+    def create(cls, path: Path, config: Json, environment: Json) -> RunDirectory:
+        """A new one; an old one is never overwritten."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{path} is not empty. Choose another --out, or go on with the run in it: --resume {path}")
+        (path / "births").mkdir(parents=True, exist_ok=True)
+        directory = cls(path)
+        directory.write("environment", environment)
+        directory.write("config", config)
+        for log in LOGS:
+            (path / log).touch()
+        return directory
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """An existing one."""
+        if not (path / "config.json").is_file():
+            raise RunError(f"{path} is not a run directory (it has no config.json). Start a run with: curlicue train")
+        return cls(path)
+
+    def write(self, name: str, value: Json) -> None:
+        """`name`.json."""
+        write_atomically(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
+
+    def read(self, name: str) -> Json:
+        """What `write` wrote."""
+        path = self.path / f"{name}.json"
+        try:
+            return dict(json.loads(path.read_text()))
+        except FileNotFoundError:
+            raise RunError(
+                f"{path} is missing: the run has not got so far. Go on with it: --resume {self.path}"
+            ) from None
+        except ValueError as error:
+            raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
+
+    def has(self, name: str) -> bool:
+        """Whether `name`.json was written."""
+        return (self.path / f"{name}.json").is_file()
+
+    def append(self, log: str, line: Json) -> None:
+        """One line of `log`.jsonl."""
+        with (self.path / f"{log}.jsonl").open("a") as file:
+            file.write(json.dumps(finite(line)) + "\n")
+
+    def lines(self, log: str) -> list[Json]:
+        """All lines of `log`.jsonl."""
+        return [json.loads(line) for line in (self.path / f"{log}.jsonl").read_text().splitlines()]
+
+    def write_birth(self, component: int, d_new: npt.NDArray[np.float32]) -> None:
+        """D_new of `component`; values of 0 and 1 take a byte each."""
+        small = d_new.astype(np.uint8)
+        np.save(self.path / "births" / f"{component:04d}.npy", small if (small == d_new).all() else d_new)
+
+    def sync(self) -> dict[str, int]:
+        """Bring the logs to disk; returns their lengths, to be kept with a checkpoint."""
+        lengths = {}
+        for log in LOGS:
+            with (self.path / log).open("rb") as file:
+                os.fsync(file.fileno())
+            lengths[log] = (self.path / log).stat().st_size
+        return lengths
+
+    def rewind(self, lengths: Mapping[str, int], K: int) -> None:
+        """Forget whatever was logged after a checkpoint."""
+        for log in LOGS:
+            os.truncate(self.path / log, lengths[log])
+        for birth in (self.path / "births").glob("*.npy"):
+            if int(birth.stem) >= K:
+                birth.unlink()
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN or infinity: None instead."""
+    match value:
+        case float() if not math.isfinite(value):
+            return None
+        case dict():
+            return {k: finite(v) for k, v in value.items()}
+        case list() | tuple():
+            return [finite(v) for v in value]
+    return value
+
+
+def environment(threads: int) -> Json:
+    """Where a run takes place: versions, commit, processor, cores, threads."""
+    packages = ("curlicue", "torch", "numpy", "scikit-learn", "safetensors")
+    return {
+        "python": platform.python_version(),
+        "versions": {name: importlib.metadata.version(name) for name in packages},
+        "commit": _git("rev-parse", "HEAD"),
+        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": threads,
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the source tree this package lies in, if it does."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -17,7 +17,6 @@ class Rng:
     data: Generator  # which samples the stream delivers
     latent: Generator  # z ~ q(z|x,y), and which pairs the sparse bound keeps
     replay: Generator  # what a snapshot dreams
-    evaluation: Generator  # anything drawn to measure, so that measuring changes nothing
 
     @classmethod
     def from_seed(cls, seed: int) -> Rng:

@@ -1,0 +1,1 @@
+"""Learners: when to grow, what to rehearse, what to remember."""

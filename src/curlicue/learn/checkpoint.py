@@ -31,7 +31,7 @@ def save_checkpoint(path: Path, learner: Trainer, extra: dict[str, Any]) -> None
 def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
     """Put `learner`, freshly made from the same settings, where it was; returns `extra`."""
     try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as file:
             scalars = json.loads(file.metadata()["curlicue"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:

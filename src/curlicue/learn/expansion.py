@@ -25,7 +25,7 @@ class PoorlyModelled:
     def eligible(self, t: int, K: int) -> bool:
         """Whether step t may add to D_new: after the burn-in, the wait since the last birth, and below the cap."""
         cap = self.config.max_components
-        return t >= self.config.burn_in and self.real_steps_to_wait == 0 and (cap is None or K < cap)
+        return t >= self.config.burn_in and self.real_steps_to_wait == 0 and (cap is None or cap > K)
 
     def consider(self, x: Tensor, bound: Tensor, t: int, K: int) -> int:
         """Add the poorly explained of a real batch; return how many they are."""

@@ -28,16 +28,15 @@ class Learner(Trainer):
     def learn(self, stream: Stream, steps: int) -> Iterator[Event]:
         """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
         while self.t < steps:
-            if self.rehearsal_due:
-                yield self.rehearse()
-            else:
-                yield from self.observe(stream(self.t))
+            yield from self.advance(stream)
+
+    def advance(self, stream: Stream) -> list[Event]:
+        """One step, and what it brings about."""
+        return [self.rehearse()] if self.rehearsal_due else self.observe(stream(self.t))
 
     def observe(self, x: Tensor) -> list[Event]:
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
-        events: list[Event] = []
-        if self.snapshot_due:
-            events.append(self.take_snapshot())
+        events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
         terms = self.elbo(x)
         n_poor = self.d_new.consider(x, terms.bound.detach(), self.t, self.model.K) if self.d_new is not None else 0
         events.append(self.real_step(terms, n_poor))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 
 from torch import Tensor
 
+from curlicue.config import LearnerConfig
 from curlicue.learn.events import ComponentBorn, Event
 from curlicue.learn.expansion import closest_component
 from curlicue.learn.trainer import Trainer
-from curlicue.config import LearnerConfig
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng
 
@@ -24,13 +24,9 @@ class LabelledLearner(Trainer):
         super().__init__(model, config, rng)
         self.component_of: dict[int, int] = {}  # class → component
 
-    def learn(self, stream: LabelledStream, steps: int) -> Iterator[Event]:
-        """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
-        while self.t < steps:
-            if self.rehearsal_due:
-                yield self.rehearse()
-            else:
-                yield from self.observe(*stream(self.t))
+    def advance(self, stream: LabelledStream) -> list[Event]:
+        """One step, on a real batch with its labels or on a dreamt one, and what it brings about."""
+        return [self.rehearse()] if self.rehearsal_due else self.observe(*stream(self.t))
 
     def observe(self, x: Tensor, labels: Tensor) -> list[Event]:
         """Open components for new classes, then climb Eq. 4."""

@@ -42,7 +42,7 @@ class Trainer:
         """One step of Adam up the mean bound, on all parameters or `only` some."""
         loss = -terms.bound.mean()
         self.optimiser.zero_grad(set_to_none=True)
-        loss.backward(inputs=only)  # type: ignore[no-untyped-call]
+        loss.backward(inputs=only)
         self.optimiser.step()
 
     def real_step(self, terms: ElboTerms, n_poor: int = 0) -> StepTaken:
@@ -91,9 +91,9 @@ class Trainer:
 
     def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:
         figures = (terms.bound, terms.log_p_x, terms.kl_z, terms.kl_y)
-        means = torch.stack([f.detach().mean() for f in figures]).tolist()
+        bound, log_p_x, kl_z, kl_y = torch.stack([f.detach().mean() for f in figures]).tolist()
         self.t += 1
-        return StepTaken(self.t - 1, self.model.K, *means, rehearsed=rehearsed, n_poor=n_poor)
+        return StepTaken(self.t - 1, self.model.K, bound, log_p_x, kl_z, kl_y, rehearsed, n_poor)
 
 
 def _with_newborn(moment: Tensor) -> Tensor:

@@ -1,0 +1,1 @@
+"""The mixture VAE and its bound."""

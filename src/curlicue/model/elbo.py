@@ -28,9 +28,7 @@ class ElboTerms:
         return self.log_p_x - self.kl_z - self.kl_y
 
 
-def elbo(
-    model: MixtureVAE, x: Tensor, rng: Generator, *, tau: float | None = None, z_samples: int = 1
-) -> ElboTerms:
+def elbo(model: MixtureVAE, x: Tensor, rng: Generator, *, tau: float | None = None, z_samples: int = 1) -> ElboTerms:
     """L(x) = Σₖ q(y=k|x) [log p(x|zₖ) − KL(q(z|x,k) ‖ p(z|k))] − KL(q(y|x) ‖ p(y)).
 
     `tau=None` visits every component; otherwise the sum over k is an unbiased estimate from the pairs that

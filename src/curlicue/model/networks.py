@@ -16,7 +16,7 @@ def init_linear(weight: Tensor, fan_in: int, rng: Generator) -> Tensor:
 
 def linear(n_in: int, n_out: int, rng: Generator) -> nn.Linear:
     """A linear layer with zero bias."""
-    layer = nn.utils.skip_init(nn.Linear, n_in, n_out)
+    layer: nn.Linear = nn.utils.skip_init(nn.Linear, n_in, n_out)
     init_linear(layer.weight, n_in, rng)
     nn.init.zeros_(layer.bias)
     return layer

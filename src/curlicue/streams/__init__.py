@@ -1,0 +1,1 @@
+"""Labelled data sets, and the order in which a stream shows them."""

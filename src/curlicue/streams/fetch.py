@@ -15,9 +15,9 @@ from functools import partial
 from http.client import HTTPException
 from pathlib import Path
 from typing import Literal, NamedTuple
-from uuid import uuid4
 
 from curlicue.errors import DataError
+from curlicue.records import write_atomically
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if known
 Where = Literal["given", "cache", ""]
@@ -127,17 +127,6 @@ def cache_dir() -> Path:
     if chosen := os.environ.get("CURLICUE_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "curlicue"
-
-
-def write_atomically(path: Path, contents: bytes) -> None:
-    """Write the whole file or, whatever happens, nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f"{path.name}.{uuid4().hex}.part")
-    try:
-        part.write_bytes(contents)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _given_dir(data_dir: Path | None) -> Path | None:

@@ -21,7 +21,8 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from curlicue.errors import DataError
-from curlicue.streams.fetch import Held, Progress, cache_dir, obtain, write_atomically
+from curlicue.records import write_atomically
+from curlicue.streams.fetch import Held, Progress, cache_dir, obtain
 
 Array = Tensor | npt.ArrayLike
 
@@ -121,8 +122,7 @@ def _samples(x: Array, what: str) -> Tensor:
     damaged = int((~array.isfinite()).flatten(1).any(1).sum())
     if damaged:
         raise DataError(
-            f"{what} holds NaN or infinite values in {damaged} of {len(array)} samples. "
-            "Remove or repair them."
+            f"{what} holds NaN or infinite values in {damaged} of {len(array)} samples. Remove or repair them."
         )
     return array
 
@@ -163,8 +163,7 @@ def _digits() -> Source:
 def _mnist(name: str, files: list[Held]) -> Source:
     """The official order: of 60,000 training images "mnist" keeps the last 10,000 for validation."""
     images, labels, test_images, test_labels = (
-        parse_idx(file.contents, n_dims, str(file.path))
-        for file, n_dims in zip(files, (3, 1, 3, 1), strict=True)
+        parse_idx(file.contents, n_dims, str(file.path)) for file, n_dims in zip(files, (3, 1, 3, 1), strict=True)
     )
     whole = from_arrays(name, images > 0.5 * 255, labels, test_images > 0.5 * 255, test_labels)
     if name == "mnist-60k":

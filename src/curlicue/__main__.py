@@ -1,0 +1,5 @@
+"""`python -m curlicue` is `curlicue`."""
+
+from curlicue.cli import main
+
+main()

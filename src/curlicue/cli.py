@@ -1,0 +1,382 @@
+"""The command: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+from tyro.conf import OmitArgPrefixes, Positional
+
+from curlicue import __version__
+from curlicue.config import (
+    PRESETS,
+    BeforeBirth,
+    Drift,
+    Every,
+    ExpansionConfig,
+    Iid,
+    Never,
+    ReplayConfig,
+    RunConfig,
+    Scenario,
+    Sequential,
+    Snapshots,
+    Tuned,
+    from_json,
+)
+from curlicue.errors import ConfigError, CurlicueError
+from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
+from curlicue.learn.events import ComponentBorn, StepTaken
+from curlicue.records import RunDirectory, environment, write_atomically
+from curlicue.streams.fetch import fetch, status
+from curlicue.streams.sources import Source, load
+
+out = Console()
+err = Console(stderr=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What to change of a preset."""
+
+    preset: Literal["mnist", "omniglot", "split-mnist", "iid-mnist", "iid-omniglot", "digits"] = "mnist"
+    """a set-up of the paper's appendix, or the small one for scikit-learn's digits"""
+    dataset: Literal["mnist", "mnist-60k", "omniglot", "digits"] | None = None
+    scenario: Literal["iid", "sequential", "drift"] | None = None
+    """all classes shuffled, one after the other, or each fading into the next"""
+    at_once: int | None = None
+    """sequential: so many classes together"""
+    steps: int | None = None
+    """real and replayed batches together; snapshot and evaluation periods of the preset scale along"""
+    seed: int = 0
+    batch_size: int | None = None
+    expansion: bool | None = None
+    """whether components are born"""
+    c_new: float | None = None
+    """nats: a sample whose bound is lower joins D_new"""
+    n_new: int | None = None
+    """size of D_new that triggers a birth"""
+    tuned: Literal["all", "heads"] | None = None
+    """which parameters fit a newborn"""
+    components: int | None = None
+    """how many to begin with"""
+    max_components: int | None = None
+    replay: Literal["none", "mgr", "smgr"] | None = None
+    snapshots: str | None = None
+    """never, dynamic (just before each birth), T (at the end of each class), 0.1T, or a number of steps"""
+    n_z: int | None = None
+    """dimensions of z"""
+    z_samples: int | None = None
+    """importance samples of z"""
+    exact: bool = False
+    """visit every component of every sample in training, instead of the sparse bound"""
+    learning_rate: float | None = None
+
+
+def train(
+    settings: OmitArgPrefixes[Settings],
+    out: Path | None = None,
+    resume: Path | None = None,
+    data_dir: Path | None = None,
+    threads: int | None = None,
+) -> None:
+    """Learn from a stream; everything goes to a run directory.
+
+    Args:
+        out: the run directory (default: a new one under runs/)
+        resume: go on with the run in this directory, with the settings it has
+        data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
+        threads: for one run (default: all cores)
+    """
+    n_threads = use_threads(threads)
+    if resume is not None:
+        directory = RunDirectory.open(resume)
+        config: RunConfig = from_json(RunConfig, directory.read("config"))
+        run = Run(config, _load(config.dataset, data_dir), directory)
+        run.resume()
+    else:
+        preset = PRESETS[settings.preset]
+        source = _load(settings.dataset or preset.dataset, data_dir)
+        config = configure(preset, settings, source.n_classes)
+        path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
+        directory = RunDirectory.create(path, config_json(config), environment(n_threads))
+        run = Run(config, source, directory)
+    _watch(run)
+
+
+def demo(out: Path | None = None) -> None:
+    """A minute's run on scikit-learn's digits, one class after the other, without labels.
+
+    Args:
+        out: the run directory (default: a new one under runs/)
+    """
+    train(Settings(preset="digits"), out=out or _fresh(Path("runs/demo")))
+
+
+def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = None) -> None:
+    """Say which data are here; fetch those named (mnist, omniglot), verified by checksum.
+
+    Args:
+        names: data sets to fetch
+        data_dir: where to look first (default: $CURLICUE_DATA)
+    """
+    for name in names:
+        with _download_bar() as progress:
+            fetch(name, data_dir, progress)
+    table = Table("data set", "file", "state", "where", "bytes", "path")
+    for file in status(data_dir):
+        place = str(file.path or "")
+        table.add_row(file.dataset, file.file, file.state, file.where, str(file.n_bytes or ""), place)
+    table.add_row("digits", "(with scikit-learn)", "ok", "", "", "")
+    _print(table)
+    if any(file.state == "missing" for file in status(data_dir)):
+        _print("Fetch what is missing with: curlicue data mnist omniglot")
+
+
+def result(run: Positional[Path], /, out: Path | None = None) -> None:
+    """Show a finished run's result; with --out, write it as one small JSON file.
+
+    Args:
+        run: a run directory
+        out: the JSON file: settings, result, scores and births over time, machine, minutes
+    """
+    directory = RunDirectory.open(run)
+    whole = summary(directory)
+    _print(_result_table(whole["result"]))
+    if out is not None:
+        write_atomically(out, (json.dumps(whole) + "\n").encode())
+
+
+def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfig:
+    """The preset with everything that was asked for changed."""
+    steps = settings.steps or preset.steps
+    scenario = _scenario(preset.scenario, settings)
+    period = steps * (scenario.at_once if isinstance(scenario, Sequential) else 1) // n_classes
+    learner = preset.learner
+    learner = replace(
+        learner,
+        expansion=_expansion(learner.expansion, settings),
+        replay=_replay(learner.replay, settings, period, preset.steps, steps),
+        tau=None if settings.exact else learner.tau,
+        **_given(settings, "learning_rate", "z_samples"),
+    )
+    model = replace(preset.model, **_given(settings, "n_z"))
+    if settings.components is not None:
+        model = replace(model, K=settings.components)
+    return replace(
+        preset,
+        scenario=scenario,
+        steps=steps,
+        seed=settings.seed,
+        model=model,
+        learner=learner,
+        evaluate_every=max(1, preset.evaluate_every * steps // preset.steps),
+        checkpoint_every=max(1, preset.checkpoint_every * steps // preset.steps),
+        **_given(settings, "dataset", "batch_size"),
+    )
+
+
+def _given(settings: Settings, *names: str) -> dict[str, Any]:
+    return {name: value for name in names if (value := getattr(settings, name)) is not None}
+
+
+def _scenario(preset: Scenario, settings: Settings) -> Scenario:
+    match settings.scenario:
+        case "iid":
+            return Iid()
+        case "drift":
+            return Drift()
+        case "sequential":
+            return Sequential(settings.at_once or 1)
+    if settings.at_once is None:
+        return preset
+    if not isinstance(preset, Sequential):
+        raise ConfigError("--at-once goes with a sequential scenario. Add --scenario sequential.")
+    return Sequential(settings.at_once)
+
+
+def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionConfig | None:
+    if settings.expansion is False or (preset is None and not settings.expansion):
+        return None
+    expansion = replace(preset or ExpansionConfig(), **_given(settings, "c_new", "n_new", "max_components"))
+    return replace(expansion, tuned=Tuned(settings.tuned)) if settings.tuned else expansion
+
+
+def _replay(
+    preset: ReplayConfig | None, settings: Settings, period: int, preset_steps: int, steps: int
+) -> ReplayConfig | None:
+    if settings.replay == "none" or (preset is None and settings.replay is None):
+        return None
+    replay = preset or ReplayConfig()
+    if isinstance(replay.snapshots, Every):  # the preset's period scales with the steps
+        replay = replace(replay, snapshots=Every(max(1, replay.snapshots.steps * steps // preset_steps)))
+    if settings.snapshots is not None:
+        replay = replace(replay, snapshots=_snapshots(settings.snapshots, period))
+    return replay if settings.replay is None else replace(replay, labelled=settings.replay == "smgr")
+
+
+def _snapshots(text: str, period: int) -> Snapshots:
+    match text:
+        case "never":
+            return Never()
+        case "dynamic":
+            return BeforeBirth()
+        case "T":
+            return Every(max(1, period))
+        case "0.1T":
+            return Every(max(1, period // 10))
+    if not text.isdecimal():
+        raise ConfigError(f"--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got {text!r} instead.")
+    return Every(int(text))
+
+
+def _fresh(path: Path) -> Path:
+    """`path`, or the first of path-2, path-3, … that is free."""
+    n, free = 1, path
+    while free.exists():
+        n, free = n + 1, path.with_name(f"{path.name}-{n + 1}")
+    return free
+
+
+def _load(name: str, data_dir: Path | None) -> Source:
+    with _download_bar() as progress:
+        return load(name, data_dir, progress)
+
+
+# -- what is shown ------------------------------------------------------------------------------------------------
+
+
+def _watch(run: Run) -> None:
+    """Run to the end with a live line; Ctrl-C saves and says how to go on."""
+    path, steps = run.directory.path, run.config.steps
+    _print(f"Run directory: {path}")
+    with _stoppable() as stopped, _progress_line() as line:
+        task = line.add_task("", total=steps, completed=run.learner.t, K=run.learner.model.K, bound=0.0, score="")
+        for event in run.events(stop=lambda: bool(stopped)):
+            _show(event, line, task, steps)
+    if run.learner.t < steps:
+        err.print(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: curlicue train --resume {path}")
+        raise SystemExit(130)
+
+
+def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
+    match event:
+        case StepTaken():
+            line.update(task, advance=1, K=event.K, bound=event.bound)
+        case ComponentBorn():
+            line.console.print(f"step {event.t}: component {event.component} is born from {event.parent}")
+        case Evaluated():
+            accuracy = 100 * event.scores["cluster_accuracy"]
+            line.update(task, score=f"cluster accuracy {accuracy:.1f} %")
+            if not out.is_terminal and event.t * 10 % steps == 0:
+                _print(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
+        case Finished():
+            line.console.print(_result_table(event.result))
+
+
+class _Speed(ProgressColumn):
+    """Steps a second."""
+
+    def render(self, task: Task) -> Text:
+        """Of the last seconds."""
+        return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
+
+
+def _progress_line() -> Progress:
+    return Progress(
+        BarColumn(bar_width=20),
+        TextColumn("step {task.completed:.0f}/{task.total:.0f}  K {task.fields[K]}  bound {task.fields[bound]:.1f}"),
+        TextColumn("{task.fields[score]}"),
+        _Speed(),
+        TimeRemainingColumn(),
+        console=out,
+    )
+
+
+@contextmanager
+def _download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
+    """A bar for each file that has to be fetched; nothing where all are here."""
+    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def progress(name: str, done: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=done, total=total)
+
+        yield progress
+
+
+@contextmanager
+def _stoppable() -> Iterator[list[int]]:
+    """Collects SIGINT and SIGTERM, so that a run ends between two steps; a second one ends it at once."""
+    caught: list[int] = []
+
+    def catch(number: int, frame: object) -> None:
+        caught.append(number)
+        signal.signal(number, signal.default_int_handler)
+
+    old = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _result_table(result: dict[str, Any]) -> Table:
+    table = Table("score", "on the test set", title=f"after {result['steps']} steps")
+    table.add_row("components K (used)", f"{result['K']} ({result['n_used']})")
+    for name in ("cluster_accuracy", "hungarian_accuracy", "incremental_class", "incremental_task"):
+        if name in result:
+            table.add_row(name.replace("_", " "), f"{100 * result[name]:.2f} %")
+    for k, error in result["knn_error"].items():
+        table.add_row(f"{k}-NN error", f"{100 * error:.2f} %")
+    for name in ("nmi", "ari"):
+        table.add_row(name.upper(), f"{result[name]:.3f}")
+    table.add_row("bound", f"{result['bound']:.2f} nats")
+    return table
+
+
+def _print(what: object) -> None:
+    out.print(what, soft_wrap=True, highlight=False)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The `curlicue` command."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if list(arguments) == ["--version"]:
+        _print(__version__)
+        return
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            {"train": train, "demo": demo, "data": data, "result": result},
+            prog="curlicue",
+            description="Learn clusters and embeddings from a stream, and do not forget.",
+            args=arguments,
+        )
+    except CurlicueError as error:
+        err.print(f"curlicue: {error}", soft_wrap=True, highlight=False, markup=False)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

@@ -1,0 +1,118 @@
+"""A model and labelled data → scores. Reads the model, changes nothing, draws from a generator of its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from curlicue.evaluate.metrics import ClusterScores, cluster_scores, confusion, knn_error
+from curlicue.model.elbo import elbo
+from curlicue.model.mixture import MixtureVAE
+from curlicue.model.pairs import Pairs
+from curlicue.streams.sources import Source, Split
+
+CHUNK = 1000  # rows at a time
+NEIGHBOURS = (3, 5, 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """How well the components and the bound explain a data set."""
+
+    clusters: ClusterScores
+    bound: float  # mean, in nats
+
+    def to_json(self) -> dict[str, Any]:
+        """Flat, for a line of metrics."""
+        return {"bound": self.bound, **asdict(self.clusters)}
+
+
+@torch.no_grad()
+def posterior(model: MixtureVAE, x: Tensor) -> Tensor:
+    """q(y|x): [N, D] → [N, K]."""
+    return torch.cat([model.log_q_y(model.encode(part)).exp() for part in x.split(CHUNK)])
+
+
+def components(model: MixtureVAE, x: Tensor) -> Tensor:
+    """argmaxₖ q(y=k|x): [N, D] → [N]."""
+    return posterior(model, x).argmax(1)
+
+
+@torch.no_grad()
+def embed(model: MixtureVAE, x: Tensor, sampled: Generator | None = None) -> Tensor:
+    """The mean of q(z|x, argmax y) [N, Z]; or, given a generator, z ~ q(z|x, y) with y ~ q(y|x)."""
+    return torch.cat(list(_embeddings(model, x, sampled)))
+
+
+def _embeddings(model: MixtureVAE, x: Tensor, sampled: Generator | None) -> Iterator[Tensor]:
+    for part in x.split(CHUNK):
+        h = model.encode(part)
+        q_y = model.log_q_y(h).exp()
+        y = q_y.argmax(1) if sampled is None else torch.multinomial(q_y, 1, generator=sampled).squeeze(1)
+        pairs = Pairs.given(y)
+        q_z = model.q_z(h, pairs)
+        z = q_z.mean if sampled is None else q_z.sample(sampled)[0]
+        yield torch.empty_like(z).index_copy_(0, pairs.rows, z)
+
+
+@torch.no_grad()
+def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None = None) -> float:
+    """The mean over x of L(x); exact over components with `tau=None`."""
+    rows = CHUNK if tau else max(1, CHUNK // model.K)
+    total = math.fsum(float(elbo(model, part, rng, tau=tau).bound.double().sum()) for part in x.split(rows))
+    return total / len(x)
+
+
+def score(model: MixtureVAE, split: Split, n_classes: int, rng: Generator, tau: float | None) -> Scores:
+    """Cluster scores and mean bound on labelled data."""
+    clusters = cluster_scores(split.labels, components(model, split.x), n_classes, model.K)
+    return Scores(clusters=clusters, bound=mean_bound(model, split.x, rng, tau))
+
+
+def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = None) -> dict[int, float]:
+    """k-NN error in latent space, all training points as neighbours."""
+    train_z, test_z = (embed(model, split.x, sampled) for split in (source.train, source.test))
+    ks = [k for k in NEIGHBOURS if k <= len(train_z)]
+    return knn_error(train_z, source.train.labels, test_z, source.test.labels, ks)
+
+
+def final_scores(model: MixtureVAE, source: Source, rng: Generator, sampled_knn: bool) -> dict[str, Any]:
+    """Everything that is measured once, at the end."""
+    scores = score(model, source.test, source.n_classes, rng, tau=None)
+    errors = knn_errors(model, source, rng if sampled_knn else None)
+    table = confusion(source.test.labels, components(model, source.test.x), source.n_classes, model.K)
+    return {
+        **scores.to_json(),
+        "knn_error": {str(k): error for k, error in errors.items()},
+        "confusion": table.tolist(),
+        "classes": list(source.classes),
+    }
+
+
+def labelled_accuracy(
+    model: MixtureVAE, split: Split, component_of: Mapping[int, int], tasks: Sequence[Sequence[int]]
+) -> dict[str, float]:
+    """The supervised benchmark: accuracy among all classes, and among the two of the sample's own task."""
+    q_y = posterior(model, split.x)  # [N, K]
+    own = torch.tensor([component_of.get(c, -1) for c in range(int(split.labels.max()) + 1)])
+    y = own[split.labels]  # [N], the component that would be right
+    right = float((q_y.argmax(1) == y).double().mean())
+    within = [_accuracy_within(q_y, y, split.labels, task, component_of) for task in tasks]
+    return {"incremental_class": right, "incremental_task": sum(within) / len(within)}
+
+
+def _accuracy_within(
+    q_y: Tensor, y: Tensor, labels: Tensor, task: Sequence[int], component_of: Mapping[int, int]
+) -> float:
+    """Accuracy on the samples of `task` when only its classes are in question; 0 if it was never seen."""
+    open_components = torch.tensor([component_of[c] for c in task if c in component_of], dtype=torch.int64)
+    mine = torch.isin(labels, torch.tensor(list(task)))
+    if not len(open_components):
+        return 0.0
+    chosen = open_components[q_y[mine][:, open_components].argmax(1)]
+    return float((chosen == y[mine]).double().mean())

@@ -1,0 +1,178 @@
+"""One run: settings and a data set → a run directory, resumable at any step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from curlicue.config import RunConfig, Sequential, to_json
+from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
+from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
+from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
+from curlicue.learn.learner import Learner
+from curlicue.learn.supervised import LabelledLearner
+from curlicue.model.mixture import MixtureVAE
+from curlicue.records import RunDirectory
+from curlicue.rng import Rng, named_generator
+from curlicue.streams.schedule import Schedule
+from curlicue.streams.sources import Source
+
+STEPS_PER_LINE = 100  # steps are logged in means over so many
+EVALUATION_TAU = 0.01  # over time, the test bound is the sparse estimate; in the result it is exact
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A line of metrics.jsonl."""
+
+    t: int
+    scores: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """result.json."""
+
+    t: int
+    result: dict[str, Any]
+
+
+class Run:
+    """A learner on a stream, everything it does written down."""
+
+    def __init__(self, config: RunConfig, source: Source, directory: RunDirectory) -> None:
+        self.config, self.source, self.directory = config, source, directory
+        self.rng = Rng.from_seed(config.seed)
+        model = MixtureVAE.from_config(config.model, source.n_features, self.rng.init)
+        self.learner: Learner | LabelledLearner
+        self.learner = (LabelledLearner if config.supervised else Learner)(model, config.learner, self.rng)
+        self.schedule = Schedule(source.train, config.scenario, config.steps, config.batch_size, self.rng.data)
+        self.pending: list[dict[str, Any]] = []  # steps not yet in a line
+        self.seconds = 0.0  # spent before the last start
+        self.started = time.monotonic()
+
+    def resume(self) -> None:
+        """Go on from the checkpoint; without one, from the beginning."""
+        lengths, K = dict.fromkeys(("events.jsonl", "metrics.jsonl"), 0), self.learner.model.K
+        if self.directory.checkpoint.is_file():
+            extra = load_checkpoint(self.directory.checkpoint, self.learner)
+            self.pending, self.seconds = extra["pending"], extra["seconds"]
+            lengths, K = extra["lengths"], self.learner.model.K
+        self.directory.rewind(lengths, K)
+
+    def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
+        """Learn to the end, or until `stop()`; either way nothing is lost."""
+        config, learner = self.config, self.learner
+        while learner.t < config.steps and not stop():
+            for event in self._advance():
+                self._record(event)
+                yield event
+            if learner.t % config.evaluate_every == 0 or learner.t == config.steps:
+                yield self._evaluate()
+            if learner.t % config.checkpoint_every == 0:
+                self.save()
+        self.save()
+        if learner.t >= config.steps:
+            yield self._finish()
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        lengths = self.directory.sync()
+        extra = {"pending": self.pending, "seconds": self._elapsed(), "lengths": lengths}
+        save_checkpoint(self.directory.checkpoint, self.learner, extra)
+
+    def _advance(self) -> list[Event]:
+        match self.learner:
+            case LabelledLearner():
+                return self.learner.advance(self.schedule.labelled_batch)
+            case Learner():
+                return self.learner.advance(self.schedule.batch)
+
+    def _record(self, event: Event) -> None:
+        match event:
+            case StepTaken():
+                self.pending.append(asdict(event))
+                if len(self.pending) == STEPS_PER_LINE or event.t + 1 == self.config.steps:
+                    self.directory.append("events", _steps_line(self.pending))
+                    self.pending = []
+            case ComponentBorn():
+                self.directory.write_birth(event.component, event.d_new.numpy())
+                line = {k: v for k, v in vars(event).items() if k != "d_new"}
+                self.directory.append("events", {"event": "ComponentBorn", **line, "n": len(event.d_new)})
+            case SnapshotTaken():
+                self.directory.append("events", {"event": "SnapshotTaken", **asdict(event)})
+
+    def _evaluate(self) -> Evaluated:
+        """Scores of this moment; the draws depend on seed and step alone, so measuring changes nothing."""
+        t, model = self.learner.t, self.learner.model
+        rng = named_generator(self.config.seed, f"evaluation/{t}")
+        scores = score(model, self.source.test, self.source.n_classes, rng, EVALUATION_TAU).to_json()
+        scores = {"t": t, **scores, **self._labelled_scores(), "counts": self.learner.counts.tolist()}
+        self.directory.append("metrics", scores)
+        return Evaluated(t, scores)
+
+    def _labelled_scores(self) -> dict[str, float]:
+        if not isinstance(self.learner, LabelledLearner) or not isinstance(self.config.scenario, Sequential):
+            return {}
+        n, C = self.config.scenario.at_once, self.source.n_classes
+        tasks = [range(first, min(first + n, C)) for first in range(0, C, n)]
+        return labelled_accuracy(self.learner.model, self.source.test, self.learner.component_of, tasks)
+
+    def _finish(self) -> Finished:
+        rng = named_generator(self.config.seed, "evaluation/final")
+        scores = final_scores(self.learner.model, self.source, rng, self.config.sampled_knn)
+        result = {"steps": self.learner.t, **scores, **self._labelled_scores()}
+        self.directory.write("result", result)
+        seconds = self._elapsed()
+        timing = {"minutes": seconds / 60, "steps_per_second": self.learner.t / seconds}
+        self.directory.write("timing", timing)
+        return Finished(self.learner.t, result)
+
+    def _elapsed(self) -> float:
+        return self.seconds + time.monotonic() - self.started
+
+
+def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
+    """Means over consecutive steps, real and rehearsed apart."""
+    line: dict[str, Any] = {"event": "StepsTaken", "t": steps[-1]["t"], "K": steps[-1]["K"], "n": len(steps)}
+    line["n_poor"] = sum(step["n_poor"] for step in steps)
+    for kind, rehearsed in (("real", False), ("rehearsed", True)):
+        chosen = [step for step in steps if step["rehearsed"] is rehearsed]
+        if chosen:
+            names = ("bound", "log_p_x", "kl_z", "kl_y")
+            line[kind] = {name: sum(step[name] for step in chosen) / len(chosen) for name in names}
+    return line
+
+
+def summary(directory: RunDirectory) -> dict[str, Any]:
+    """A finished run in one small JSON object: settings, result, scores and births over time, where and how long."""
+    births = [line for line in directory.lines("events") if line["event"] == "ComponentBorn"]
+    snapshots = [line["t"] for line in directory.lines("events") if line["event"] == "SnapshotTaken"]
+    names = ("t", "K", "bound", "cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "class_accuracy")
+    curves = [{name: line[name] for name in names} for line in directory.lines("metrics")]
+    return {
+        "config": directory.read("config"),
+        "result": directory.read("result"),
+        "timing": directory.read("timing"),
+        "environment": directory.read("environment"),
+        "births": births,
+        "snapshots": snapshots,
+        "metrics": curves,
+    }
+
+
+def config_json(config: RunConfig) -> dict[str, Any]:
+    """config.json."""
+    return dict(to_json(config))
+
+
+def use_threads(threads: int | None) -> int:
+    """Set this process up for one run: so many threads, and no time lost on numbers too small to matter."""
+    torch.set_flush_denormal(True)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()

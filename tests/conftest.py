@@ -1,0 +1,53 @@
+"""A tiny model, tiny data and a tiny learner, from which most laws are read."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from curlicue.config import LearnerConfig, Likelihood, ModelConfig
+from curlicue.learn.learner import Learner
+from curlicue.model.mixture import MixtureVAE
+from curlicue.rng import Rng, named_generator
+
+N_X = 6  # features of x
+
+
+@pytest.fixture
+def make_model() -> Callable[..., MixtureVAE]:
+    """No parameter is zero, no two components are alike, and q(y|x) is neither uniform nor one-hot."""
+
+    def make(K: int = 3, likelihood: Likelihood = Likelihood.BERNOULLI, n_z: int = 2, seed: int = 0) -> MixtureVAE:
+        rng = named_generator(seed, "model")
+        config = ModelConfig(n_z=n_z, encoder=(8,), decoder=(7,), likelihood=likelihood, K=K)
+        model = MixtureVAE.from_config(config, N_X, rng)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.4 * torch.randn(parameter.shape, generator=rng))
+        return model
+
+    return make
+
+
+@pytest.fixture
+def make_batch() -> Callable[..., Tensor]:
+    """x [B, N_X]: zeros and ones, or greys that no threshold could give."""
+
+    def make(B: int = 5, seed: int = 0, grey: bool = False) -> Tensor:
+        u = torch.rand(B, N_X, generator=named_generator(seed, "batch"))
+        return 0.1 + 0.8 * u if grey else u.round()
+
+    return make
+
+
+@pytest.fixture
+def make_learner() -> Callable[..., Learner]:
+    """A learner that neither grows nor rehearses, unless its settings say so."""
+
+    def make(seed: int = 0, K: int = 1, **settings: object) -> Learner:
+        rng = Rng.from_seed(seed)
+        model = MixtureVAE.from_config(ModelConfig(n_z=2, encoder=(8,), decoder=(7,), K=K), N_X, rng.init)
+        return Learner(model, LearnerConfig(**{"expansion": None, "replay": None} | settings), rng)
+
+    return make
