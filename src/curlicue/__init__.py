@@ -1,3 +1,69 @@
-"""Learns clusters and embeddings from an unlabelled, shifting stream of data, and does not forget."""
+"""Learns clusters and embeddings from an unlabelled, shifting stream of data, and does not forget.
 
-__version__ = "0.1.0"
+>>> import curlicue as cq
+>>> digits = cq.load("digits")
+>>> rng = cq.Rng.from_seed(0)
+>>> stream = cq.Schedule(digits.train, cq.Sequential(), steps=1000, batch_size=50, rng=rng.data)
+>>> model = cq.MixtureVAE.from_config(cq.ModelConfig(n_z=8, encoder=(64,), decoder=(64,)), 64, rng.init)
+>>> learner = cq.Learner(model, cq.LearnerConfig(expansion=cq.ExpansionConfig(c_new=-30.0)), rng)
+>>> births = [e for e in learner.learn(stream.batch, steps=1000) if isinstance(e, cq.ComponentBorn)]
+>>> model.K == len(births) + 1 > 5
+True
+"""
+
+from curlicue.config import (
+    BeforeBirth,
+    Drift,
+    Every,
+    ExpansionConfig,
+    Iid,
+    LearnerConfig,
+    ModelConfig,
+    Never,
+    ReplayConfig,
+    RunConfig,
+    Sequential,
+)
+from curlicue.errors import CurlicueError
+from curlicue.evaluate.representation import components, embed, posterior
+from curlicue.learn.events import ComponentBorn, SnapshotTaken, StepTaken
+from curlicue.learn.learner import Learner
+from curlicue.learn.supervised import LabelledLearner
+from curlicue.model.elbo import elbo, elbo_given
+from curlicue.model.mixture import MixtureVAE
+from curlicue.rng import Rng
+from curlicue.streams.schedule import Schedule
+from curlicue.streams.sources import Source, from_arrays, load
+from curlicue.version import __version__
+
+__all__ = [
+    "BeforeBirth",
+    "ComponentBorn",
+    "CurlicueError",
+    "Drift",
+    "Every",
+    "ExpansionConfig",
+    "Iid",
+    "LabelledLearner",
+    "Learner",
+    "LearnerConfig",
+    "MixtureVAE",
+    "ModelConfig",
+    "Never",
+    "ReplayConfig",
+    "Rng",
+    "RunConfig",
+    "Schedule",
+    "Sequential",
+    "SnapshotTaken",
+    "Source",
+    "StepTaken",
+    "__version__",
+    "components",
+    "elbo",
+    "elbo_given",
+    "embed",
+    "from_arrays",
+    "load",
+    "posterior",
+]

@@ -27,7 +27,6 @@ from rich.table import Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional
 
-from curlicue import __version__
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
@@ -50,6 +49,7 @@ from curlicue.learn.events import ComponentBorn, StepTaken
 from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
+from curlicue.version import __version__
 
 out = Console()
 err = Console(stderr=True)
