@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -206,7 +207,7 @@ def _decoded(files: list[Held]) -> Decoded:
     """The drawings as arrays; kept in the cache, for decoding takes a while."""
     sums = [hashlib.sha256(file.contents).hexdigest() for file in files]
     key = hashlib.sha256("".join(sums).encode()).hexdigest()[:16]
-    cached = cache_dir() / "omniglot" / f"box-{SIDE}x{SIDE}-{key}.npz"
+    cached = cache_dir() / "omniglot" / f"area-{SIDE}x{SIDE}-{key}.npz"
     with suppress(OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return _read_arrays(cached)
     decoded = _decode(files)
@@ -239,6 +240,17 @@ def _drawings(archive: bytes) -> Iterator[tuple[str, bool, npt.NDArray[np.uint8]
 
 
 def _shrunk(png: bytes) -> npt.NDArray[np.uint8]:
-    """Each pixel the mean of those centred in it, black strokes on white turned to white on black."""
+    """Each pixel the mean over its area, black strokes on white turned to white on black."""
     with Image.open(io.BytesIO(png)) as image:
-        return 255 - np.asarray(image.convert("L").resize((SIDE, SIDE), Image.Resampling.BOX))
+        ink = 1.0 - np.asarray(image.convert("L"), np.float64) / 255
+    down, across = (_area_weights(side) for side in ink.shape)
+    return np.rint(255 * (down @ ink @ across.T)).astype(np.uint8)
+
+
+@cache
+def _area_weights(n: int) -> npt.NDArray[np.float64]:
+    """[SIDE, n]: the share that each of n pixels has in each of SIDE equal stretches."""
+    edges = np.linspace(0, n, SIDE + 1)
+    begins, ends, pixels = edges[:-1, None], edges[1:, None], np.arange(n)
+    overlap = np.minimum(ends, pixels + 1) - np.maximum(begins, pixels)
+    return np.clip(overlap, 0, None) * SIDE / n
