@@ -6,8 +6,8 @@ import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from tyro.conf import OmitArgPrefixes, Positional
 
@@ -50,6 +50,8 @@ from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
 from curlicue.version import __version__
+
+SCENARIOS: dict[str, Scenario] = {"iid": Iid(), "sequential": Sequential(), "drift": Drift()}
 
 out = Console()
 err = Console(stderr=True)
@@ -108,20 +110,34 @@ def train(
         data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
         threads: for one run (default: all cores)
     """
-    n_threads = use_threads(threads)
     if resume is not None:
-        directory = RunDirectory.open(resume)
-        config: RunConfig = from_json(RunConfig, directory.read("config"))
-        run = Run(config, _load(config.dataset, data_dir), directory)
-        run.resume()
+        _refuse(settings, out)
+        run = _resumed(RunDirectory.open(resume), data_dir, threads)
     else:
+        n_threads = use_threads(threads)
         preset = PRESETS[settings.preset]
         source = _load(settings.dataset or preset.dataset, data_dir)
         config = configure(preset, settings, source.n_classes)
         path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
-        directory = RunDirectory.create(path, config_json(config), environment(n_threads))
-        run = Run(config, source, directory)
+        run = Run(config, source, RunDirectory(path))  # first: settings that cannot work leave nothing behind
+        RunDirectory.create(path, config_json(config), environment(n_threads))
     _watch(run)
+
+
+def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Run:
+    """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
+    config: RunConfig = from_json(RunConfig, directory.read("config"))
+    use_threads(threads or directory.read("environment")["threads"])
+    run = Run(config, _load(config.dataset, data_dir), directory)
+    run.resume()
+    return run
+
+
+def _refuse(settings: Settings, out: Path | None) -> None:
+    """A run keeps its settings."""
+    given = [field.name for field in fields(settings) if getattr(settings, field.name) != field.default]
+    for name in [*given, *(["out"] if out else [])]:
+        raise ConfigError(f"--resume goes on with the settings the run has. Leave out --{name.replace('_', '-')}.")
 
 
 def demo(out: Path | None = None) -> None:
@@ -169,9 +185,9 @@ def result(run: Positional[Path], /, out: Path | None = None) -> None:
 
 def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfig:
     """The preset with everything that was asked for changed."""
-    steps = settings.steps or preset.steps
+    steps = preset.steps if settings.steps is None else settings.steps
     scenario = _scenario(preset.scenario, settings)
-    period = steps * (scenario.at_once if isinstance(scenario, Sequential) else 1) // n_classes
+    period = steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
     learner = preset.learner
     learner = replace(
         learner,
@@ -201,31 +217,31 @@ def _given(settings: Settings, *names: str) -> dict[str, Any]:
 
 
 def _scenario(preset: Scenario, settings: Settings) -> Scenario:
-    match settings.scenario:
-        case "iid":
-            return Iid()
-        case "drift":
-            return Drift()
-        case "sequential":
-            return Sequential(settings.at_once or 1)
+    scenario = preset if settings.scenario is None else SCENARIOS[settings.scenario]
     if settings.at_once is None:
-        return preset
-    if not isinstance(preset, Sequential):
+        return scenario
+    if not isinstance(scenario, Sequential):
         raise ConfigError("--at-once goes with a sequential scenario. Add --scenario sequential.")
     return Sequential(settings.at_once)
 
 
 def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionConfig | None:
+    given = _given(settings, "c_new", "n_new", "tuned", "max_components")
     if settings.expansion is False or (preset is None and not settings.expansion):
+        for name in given:
+            raise ConfigError(f"--{name.replace('_', '-')} goes with expansion. Add --expansion True.")
         return None
-    expansion = replace(preset or ExpansionConfig(), **_given(settings, "c_new", "n_new", "max_components"))
-    return replace(expansion, tuned=Tuned(settings.tuned)) if settings.tuned else expansion
+    if "tuned" in given:
+        given["tuned"] = Tuned(given["tuned"])
+    return replace(preset or ExpansionConfig(), **given)
 
 
 def _replay(
     preset: ReplayConfig | None, settings: Settings, period: int, preset_steps: int, steps: int
 ) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
+        if settings.snapshots is not None:
+            raise ConfigError("--snapshots goes with replay. Add --replay mgr or --replay smgr.")
         return None
     replay = preset or ReplayConfig()
     if isinstance(replay.snapshots, Every):  # the preset's period scales with the steps
@@ -275,7 +291,7 @@ def _watch(run: Run) -> None:
         for event in run.events(stop=lambda: bool(stopped)):
             _show(event, line, task, steps)
     if run.learner.t < steps:
-        err.print(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: curlicue train --resume {path}")
+        _say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: curlicue train --resume {path}")
         raise SystemExit(130)
 
 
@@ -287,7 +303,7 @@ def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
             line.console.print(f"step {event.t}: component {event.component} is born from {event.parent}")
         case Evaluated():
             accuracy = 100 * event.scores["cluster_accuracy"]
-            line.update(task, score=f"cluster accuracy {accuracy:.1f} %")
+            line.update(task, score=f"accuracy {accuracy:.1f} %")
             if not out.is_terminal and event.t * 10 % steps == 0:
                 _print(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
         case Finished():
@@ -303,23 +319,28 @@ class _Speed(ProgressColumn):
 
 
 def _progress_line() -> Progress:
+    """Where it is narrow, the bar alone gives way."""
     return Progress(
         BarColumn(bar_width=20),
         TextColumn("step {task.completed:.0f}/{task.total:.0f}  K {task.fields[K]}  bound {task.fields[bound]:.1f}"),
         TextColumn("{task.fields[score]}"),
-        _Speed(),
-        TimeRemainingColumn(),
+        _Speed(table_column=Column(no_wrap=True)),
+        TimeRemainingColumn(table_column=Column(no_wrap=True)),
         console=out,
+        disable=not out.is_terminal,
     )
 
 
 @contextmanager
 def _download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
     """A bar for each file that has to be fetched; nothing where all are here."""
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err) as bars:
-        tasks: dict[str, TaskID] = {}
+    bars = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err)
+    tasks: dict[str, TaskID] = {}
+    with ExitStack() as shown:
 
         def progress(name: str, done: int, total: int | None) -> None:
+            if not tasks:
+                shown.enter_context(bars)
             if name not in tasks:
                 tasks[name] = bars.add_task(name, total=total)
             bars.update(tasks[name], completed=done, total=total)
@@ -359,7 +380,12 @@ def _result_table(result: dict[str, Any]) -> Table:
 
 
 def _print(what: object) -> None:
-    out.print(what, soft_wrap=True, highlight=False)
+    out.print(what, soft_wrap=True, highlight=False, markup=False)
+
+
+def _say(what: str) -> None:
+    """Beside the output proper."""
+    err.print(what, soft_wrap=True, highlight=False, markup=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -375,8 +401,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             description="Learn clusters and embeddings from a stream, and do not forget.",
             args=arguments,
         )
-    except CurlicueError as error:
-        err.print(f"curlicue: {error}", soft_wrap=True, highlight=False, markup=False)
+    except (CurlicueError, OSError) as error:
+        _say(f"curlicue: {error}")
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -117,7 +117,7 @@ class LearnerConfig:
     """How the bound is climbed."""
 
     learning_rate: float = 1e-3
-    tau: float | None = 0.01  # components with q(y|x) below are visited at random; None: visit all
+    tau: float | None = 0.5  # components with q(y|x) below are visited at random, unbiased; None: visit all
     z_samples: int = 1  # importance samples of z (IWAE)
     expansion: ExpansionConfig | None = field(default_factory=ExpansionConfig)
     replay: ReplayConfig | None = field(default_factory=ReplayConfig)

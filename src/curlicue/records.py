@@ -12,6 +12,7 @@ checkpoint.safetensors          to go on from
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -59,9 +60,9 @@ class RunDirectory:
         (path / "births").mkdir(parents=True, exist_ok=True)
         directory = cls(path)
         directory.write("environment", environment)
-        directory.write("config", config)
         for log in LOGS:
             (path / log).touch()
+        directory.write("config", config)  # last: what has it is whole
         return directory
 
     @classmethod
@@ -73,13 +74,13 @@ class RunDirectory:
 
     def write(self, name: str, value: Json) -> None:
         """`name`.json."""
-        write_atomically(self.path / f"{name}.json", (json.dumps(value, indent=2) + "\n").encode())
+        write_atomically(self.path / f"{name}.json", (json.dumps(finite(value), indent=2) + "\n").encode())
 
     def read(self, name: str) -> Json:
         """What `write` wrote."""
         path = self.path / f"{name}.json"
         try:
-            return dict(json.loads(path.read_text()))
+            return _object(path.read_text())
         except FileNotFoundError:
             raise RunError(
                 f"{path} is missing: the run has not got so far. Go on with it: --resume {self.path}"
@@ -98,12 +99,18 @@ class RunDirectory:
 
     def lines(self, log: str) -> list[Json]:
         """All lines of `log`.jsonl."""
-        return [json.loads(line) for line in (self.path / f"{log}.jsonl").read_text().splitlines()]
+        path = self.path / f"{log}.jsonl"
+        try:
+            return [_object(line) for line in path.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
 
     def write_birth(self, component: int, d_new: npt.NDArray[np.float32]) -> None:
         """D_new of `component`; values of 0 and 1 take a byte each."""
-        small = d_new.astype(np.uint8)
-        np.save(self.path / "births" / f"{component:04d}.npy", small if (small == d_new).all() else d_new)
+        binary = ((d_new == 0) | (d_new == 1)).all()
+        packed = io.BytesIO()
+        np.save(packed, d_new.astype(np.uint8) if binary else d_new)
+        write_atomically(self.path / "births" / f"{component:04d}.npy", packed.getvalue())
 
     def sync(self) -> dict[str, int]:
         """Bring the logs to disk; returns their lengths, to be kept with a checkpoint."""
@@ -115,12 +122,29 @@ class RunDirectory:
         return lengths
 
     def rewind(self, lengths: Mapping[str, int], K: int) -> None:
-        """Forget whatever was logged after a checkpoint."""
+        """Forget whatever was logged after a checkpoint, and what a killed process left half written."""
         for log in LOGS:
-            os.truncate(self.path / log, lengths[log])
-        for birth in (self.path / "births").glob("*.npy"):
-            if int(birth.stem) >= K:
-                birth.unlink()
+            path = self.path / log
+            size = path.stat().st_size if path.is_file() else 0
+            if size < lengths[log]:
+                raise RunError(
+                    f"{path} has {size} bytes, but {lengths[log]} had been logged by the checkpoint. "
+                    "Put the whole file back, or start the run anew in another directory."
+                )
+        for log in LOGS:
+            with (self.path / log).open("ab") as file:
+                file.truncate(lengths[log])
+        births = [path for path in (self.path / "births").glob("*.npy") if path.stem.isdecimal()]
+        later = [path for path in births if int(path.stem) >= K]
+        for path in (*later, *self.path.rglob(".*.part")):
+            path.unlink()
+
+
+def _object(text: str) -> Json:
+    value = json.loads(text)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected an object, got {type(value).__name__}")
+    return value
 
 
 def finite(value: Any) -> Any:
@@ -138,11 +162,12 @@ def finite(value: Any) -> Any:
 def environment(threads: int) -> Json:
     """Where a run takes place: versions, commit, processor, cores, threads."""
     packages = ("curlicue", "torch", "numpy", "scikit-learn", "safetensors")
+    ours = _git("ls-files", "--error-unmatch", __file__) is not None  # not a repository it was merely installed into
     return {
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
-        "commit": _git("rev-parse", "HEAD"),
-        "modified": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "commit": _git("rev-parse", "HEAD") if ours else None,
+        "modified": ours and bool(_git("status", "--porcelain", "--untracked-files=no")),
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),

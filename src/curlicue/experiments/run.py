@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from curlicue.config import RunConfig, Sequential, to_json
+from curlicue.errors import ConfigError, RunError
 from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
 from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
@@ -22,7 +23,7 @@ from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Source
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
-EVALUATION_TAU = 0.01  # over time, the test bound is the sparse estimate; in the result it is exact
+EVALUATION_TAU = 0.1  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,9 @@ class Run:
         lengths, K = dict.fromkeys(("events.jsonl", "metrics.jsonl"), 0), self.learner.model.K
         if self.directory.checkpoint.is_file():
             extra = load_checkpoint(self.directory.checkpoint, self.learner)
+            if extra.keys() != self._extra({}).keys():
+                remedy = "Put back the one that the run wrote, or start anew in another directory."
+                raise RunError(f"{self.directory.checkpoint} was written by something else than a run. {remedy}")
             self.pending, self.seconds = extra["pending"], extra["seconds"]
             lengths, K = extra["lengths"], self.learner.model.K
         self.directory.rewind(lengths, K)
@@ -81,9 +85,10 @@ class Run:
 
     def save(self) -> None:
         """Write the checkpoint."""
-        lengths = self.directory.sync()
-        extra = {"pending": self.pending, "seconds": self._elapsed(), "lengths": lengths}
-        save_checkpoint(self.directory.checkpoint, self.learner, extra)
+        save_checkpoint(self.directory.checkpoint, self.learner, self._extra(self.directory.sync()))
+
+    def _extra(self, lengths: dict[str, int]) -> dict[str, Any]:
+        return {"pending": self.pending, "seconds": self._elapsed(), "lengths": lengths}
 
     def _advance(self) -> list[Event]:
         match self.learner:
@@ -172,6 +177,8 @@ def config_json(config: RunConfig) -> dict[str, Any]:
 
 def use_threads(threads: int | None) -> int:
     """Set this process up for one run: so many threads, and no time lost on numbers too small to matter."""
+    if threads is not None and threads < 1:
+        raise ConfigError(f"The number of threads must be an int in the range [1, inf). Got {threads} instead.")
     torch.set_flush_denormal(True)
     if threads is not None:
         torch.set_num_threads(threads)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -19,30 +20,59 @@ from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
 FORMAT = 1
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 
 def save_checkpoint(path: Path, learner: Trainer, extra: dict[str, Any]) -> None:
     """Write learner and `extra` (plain JSON) so that a crash leaves the old file or the new one, never half."""
-    scalars = {"format": FORMAT, "learner": _scalars(learner), "extra": extra}
+    scalars = json.dumps({"format": FORMAT, "learner": _scalars(learner), "extra": extra})
     tensors = {name: t.contiguous() for name, t in _tensors(learner).items()}
-    write_atomically(path, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
+    write_atomically(path, save(tensors, metadata={"curlicue": scalars, "sha256": _digest(scalars, tensors)}))
 
 
 def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
-    """Put `learner`, freshly made from the same settings, where it was; returns `extra`."""
+    """Put `learner`, freshly made from the same settings, where it was; returns `extra`.
+
+    A file that cannot be used is a RunError, and `learner` stays as it is.
+    """
     try:
-        with safe_open(path, framework="pt") as file:
-            scalars = json.loads(file.metadata()["curlicue"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        scalars, tensors = _read(path)
+    except (OSError, SafetensorError, ValueError) as error:
         raise RunError(f"{path} is not a whole checkpoint ({error}). Start the run anew without --resume.") from error
     if scalars["format"] != FORMAT:
         raise RunError(
             f"{path} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
             "Resume with the version that wrote it."
         )
+    _check_fit(path, learner, tensors, scalars["learner"])
     _restore(learner, tensors, scalars["learner"])
     return dict(scalars["extra"])
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Scalars and, of the format that is known, tensors; ValueError if they are not as they were written."""
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata() or {}
+        if "curlicue" not in metadata:
+            raise ValueError("curlicue did not write it")
+        scalars = json.loads(metadata["curlicue"])
+        if not isinstance(scalars, dict) or "format" not in scalars:
+            raise ValueError("its metadata name no format")
+        if scalars["format"] != FORMAT:
+            return scalars, {}
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    digest = _digest(metadata["curlicue"], tensors)
+    if metadata.get("sha256", digest) != digest:
+        raise ValueError("its contents do not have the checksum they were written with")
+    return scalars, tensors
+
+
+def _digest(scalars: str, tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(scalars.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _tensors(learner: Trainer) -> dict[str, Tensor]:
@@ -76,6 +106,49 @@ def _scalars(learner: Trainer) -> dict[str, Any]:
     return scalars
 
 
+def _check_fit(path: Path, learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+    """Whether all that is in the file, and nothing else, has a place in `learner`."""
+    seen = _kinds(tensors, scalars)
+    wanted = _kinds(_as_tensors_of(learner, tensors), _scalars(learner))
+    for name in sorted(seen.keys() | wanted.keys()):
+        if seen.get(name) != wanted.get(name):
+            raise RunError(
+                f"{path} does not fit the settings: {name} is {seen.get(name, 'absent')} in it, but these settings "
+                f"make it {wanted.get(name, 'absent')}. Resume with the settings it was written with."
+            )
+
+
+def _kinds(tensors: dict[str, Tensor], scalars: dict[str, Any]) -> dict[str, str]:
+    """Of each name, what can be told without looking at values, such as float32 [200, 64]."""
+    kinds = {name: f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for name, t in tensors.items()}
+    return kinds | {name: type(value).__name__ for name, value in scalars.items()}
+
+
+def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors like those that `learner` would have saved at the moment of `tensors`; their values mean nothing."""
+    K = len(tensors.get("learner/counts", learner.counts))
+    state = learner.model.state_dict()
+    like = {f"model/{name}": _with_components(name, t, K) for name, t in state.items()}
+    like |= {f"rng/{name}": t for name, t in learner.rng.state().items()}
+    like["learner/counts"] = learner.counts.new_empty(K)
+    for name, parameter in learner.model.named_parameters():
+        if f"optimiser.{name}/step" in tensors:
+            moment = _with_components(name, parameter, K)
+            steps = torch.empty(())
+            like |= {f"optimiser.{name}/{k}": v for k, v in zip(MOMENTS, (steps, moment, moment), strict=True)}
+    if learner.config.replay is not None and "learner/pi" in tensors:
+        past_K = len(tensors["learner/pi"])
+        like |= {f"snapshot/{name}": _with_components(name, t, past_K) for name, t in state.items()}
+        like["learner/pi"] = learner.counts.new_empty(past_K)
+    if isinstance(learner, Learner) and learner.d_new and "learner/d_new" in tensors:
+        like["learner/d_new"] = torch.empty(len(tensors["learner/d_new"]), learner.model.n_x)
+    return like
+
+
+def _with_components(name: str, tensor: Tensor, K: int) -> Tensor:
+    return tensor.new_empty(K, *tensor.shape[1:]) if name.startswith("heads.") else tensor
+
+
 def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
     groups: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
@@ -94,7 +167,7 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
     if "snapshot" in groups:
         learner.snapshot = Snapshot.of(learner.model, own["counts"])
         learner.snapshot.model.load_grown(groups["snapshot"])
-        learner.snapshot = Snapshot(learner.snapshot.model, own["pi"])
+        learner.snapshot = Snapshot(learner.snapshot.model.requires_grad_(False), own["pi"])
     match learner:
         case Learner(d_new=d_new) if d_new:
             d_new.real_steps_to_wait = scalars["real_steps_to_wait"]
