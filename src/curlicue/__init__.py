@@ -1,14 +1,14 @@
 """Learns clusters and embeddings from an unlabelled, shifting stream of data, and does not forget.
 
 >>> import curlicue as cq
->>> digits = cq.load("digits")
+>>> digits = cq.load("digits").train
+>>> zeros, ones = (digits.x[digits.labels == label] for label in (0, 1))
 >>> rng = cq.Rng.from_seed(0)
->>> stream = cq.Schedule(digits.train, cq.Sequential(), steps=1000, batch_size=50, rng=rng.data)
->>> model = cq.MixtureVAE.from_config(cq.ModelConfig(n_z=8, encoder=(64,), decoder=(64,)), 64, rng.init)
->>> learner = cq.Learner(model, cq.LearnerConfig(expansion=cq.ExpansionConfig(c_new=-30.0)), rng)
->>> births = [e for e in learner.learn(stream.batch, steps=1000) if isinstance(e, cq.ComponentBorn)]
->>> model.K == len(births) + 1 > 5
-True
+>>> model = cq.MixtureVAE.from_config(cq.ModelConfig(n_z=8, encoder=(64,), decoder=(64,)), n_x=64, rng=rng.init)
+>>> learner = cq.Learner(model, cq.LearnerConfig(expansion=cq.ExpansionConfig(c_new=-35.0)), rng)
+>>> events = list(learner.learn(lambda t: zeros if t < 300 else ones, steps=600))
+>>> [(birth.t, birth.component, birth.parent) for birth in events if isinstance(birth, cq.ComponentBorn)]
+[(301, 1, 0)]
 """
 
 from curlicue.config import (

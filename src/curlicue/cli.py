@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -52,6 +52,8 @@ from curlicue.streams.sources import Source, load
 from curlicue.version import __version__
 
 SCENARIOS: dict[str, Scenario] = {"iid": Iid(), "sequential": Sequential(), "drift": Drift()}
+
+UNLIMITED = 10_000  # columns
 
 out = Console()
 err = Console(stderr=True)
@@ -127,7 +129,7 @@ def train(
 def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Run:
     """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
     config: RunConfig = from_json(RunConfig, directory.read("config"))
-    use_threads(threads or directory.read("environment")["threads"])
+    use_threads(directory.read("environment").get("threads") if threads is None else threads)
     run = Run(config, _load(config.dataset, data_dir), directory)
     run.resume()
     return run
@@ -136,8 +138,10 @@ def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None
 def _refuse(settings: Settings, out: Path | None) -> None:
     """A run keeps its settings."""
     given = [field.name for field in fields(settings) if getattr(settings, field.name) != field.default]
-    for name in [*given, *(["out"] if out else [])]:
-        raise ConfigError(f"--resume goes on with the settings the run has. Leave out --{name.replace('_', '-')}.")
+    if out is not None:
+        given.append("out")
+    if given:
+        raise ConfigError(f"--resume goes on with the settings the run has. Leave out {_options(given)}.")
 
 
 def demo(out: Path | None = None) -> None:
@@ -216,6 +220,10 @@ def _given(settings: Settings, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
 
+def _options(names: Iterable[str]) -> str:
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
+
+
 def _scenario(preset: Scenario, settings: Settings) -> Scenario:
     scenario = preset if settings.scenario is None else SCENARIOS[settings.scenario]
     if settings.at_once is None:
@@ -228,8 +236,8 @@ def _scenario(preset: Scenario, settings: Settings) -> Scenario:
 def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionConfig | None:
     given = _given(settings, "c_new", "n_new", "tuned", "max_components")
     if settings.expansion is False or (preset is None and not settings.expansion):
-        for name in given:
-            raise ConfigError(f"--{name.replace('_', '-')} goes with expansion. Add --expansion True.")
+        if given:
+            raise ConfigError(f"{_options(given)} only matters where components are born. Add --expansion True.")
         return None
     if "tuned" in given:
         given["tuned"] = Tuned(given["tuned"])
@@ -241,7 +249,7 @@ def _replay(
 ) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
         if settings.snapshots is not None:
-            raise ConfigError("--snapshots goes with replay. Add --replay mgr or --replay smgr.")
+            raise ConfigError("--snapshots only matters with replay. Add --replay mgr or --replay smgr.")
         return None
     replay = preset or ReplayConfig()
     if isinstance(replay.snapshots, Every):  # the preset's period scales with the steps
@@ -375,7 +383,8 @@ def _result_table(result: dict[str, Any]) -> Table:
         table.add_row(f"{k}-NN error", f"{100 * error:.2f} %")
     for name in ("nmi", "ari"):
         table.add_row(name.upper(), f"{result[name]:.3f}")
-    table.add_row("bound", f"{result['bound']:.2f} nats")
+    bound = result["bound"]  # null in result.json if it is not a number
+    table.add_row("bound", "not finite" if bound is None else f"{bound:.2f} nats")
     return table
 
 
@@ -391,6 +400,8 @@ def _say(what: str) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The `curlicue` command."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if not out.is_terminal:
+        out.width = UNLIMITED  # a table in a file or a pipe is not folded
     if list(arguments) == ["--version"]:
         _print(__version__)
         return

@@ -87,7 +87,7 @@ class Never:
 
 @dataclass(frozen=True)
 class Every:
-    """A snapshot each time so many steps have passed."""
+    """A snapshot each time so many steps have passed, before the next real batch."""
 
     steps: int
 
@@ -123,7 +123,9 @@ class LearnerConfig:
     replay: ReplayConfig | None = field(default_factory=ReplayConfig)
 
     def __post_init__(self) -> None:
-        _require(self.learning_rate > 0, "learning_rate", self.learning_rate, "a float in the range (0, inf)")
+        _require(
+            0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "a float in the range (0, inf)"
+        )
         _require(self.tau is None or 0 < self.tau < 1, "tau", self.tau, "None or a float in the range (0, 1)")
         _require(self.z_samples >= 1, "z_samples", self.z_samples, "an int in the range [1, inf)")
 
@@ -269,7 +271,14 @@ def _dataclass_from_json(hint: Any, value: Any, where: str) -> Any:
     hints = typing.get_type_hints(hint)
     unknown = sorted(set(value) - set(hints))
     _expect(not unknown, where, f"made of {', '.join(hints) or 'nothing'}", unknown)
-    return hint(**{k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()})
+    given = {k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()}
+    missing = [f.name for f in dataclasses.fields(hint) if _is_required(f) and f.name not in given]
+    _expect(not missing, where, f"given with {', '.join(missing)}", value)
+    return hint(**given)
+
+
+def _is_required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _union_from_json(hint: Any, value: Any, where: str) -> Any:
@@ -280,6 +289,6 @@ def _union_from_json(hint: Any, value: Any, where: str) -> Any:
     choices = _dataclasses_in(hint)
     if len(choices) > 1:
         by_name = {c.__name__: c for c in choices}
-        _expect(isinstance(value, dict) and value.get("type") in by_name, where, f"typed {list(by_name)}", value)
+        _expect(isinstance(value, dict) and value.get("type") in list(by_name), where, f"typed {list(by_name)}", value)
         return from_json(by_name[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
     return from_json(next(o for o in options if o is not type(None)), value, where)

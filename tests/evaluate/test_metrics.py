@@ -101,8 +101,7 @@ def test_hungarian_accuracy_is_the_best_of_all_matchings(n_classes: int, K: int)
     table = random_table(seed=n_classes, n_classes=n_classes, K=max(n_classes, K))[:, :K]
     tall = table if n_classes >= K else table.T
     best = max(
-        sum(int(tall[row, i]) for i, row in enumerate(rows))
-        for rows in permutations(range(len(tall)), tall.shape[1])
+        sum(int(tall[row, i]) for i, row in enumerate(rows)) for rows in permutations(range(len(tall)), tall.shape[1])
     )
     assert hungarian_accuracy(table) == best / int(table.sum())
 
@@ -269,9 +268,7 @@ def blobs(seed: int, N: int, Z: int = 8, n_classes: int = 6) -> tuple[Tensor, Te
     return centres[labels] + torch.randn(N, Z, generator=rng), labels
 
 
-def sklearn_error(
-    train_z: Tensor, train_labels: Tensor, test_z: Tensor, test_labels: Tensor, k: int
-) -> float:
+def sklearn_error(train_z: Tensor, train_labels: Tensor, test_z: Tensor, test_labels: Tensor, k: int) -> float:
     classifier = KNeighborsClassifier(k, algorithm="brute").fit(train_z.numpy(), train_labels.numpy())
     return float((classifier.predict(test_z.numpy()) != test_labels.numpy()).mean())
 
@@ -410,8 +407,7 @@ Z2, Y2 = torch.zeros(2, 3), torch.tensor([0, 1])  # two embeddings and their lab
         ),
         (
             lambda: confusion(Y2, torch.tensor([0.0, 1.0]), 3, 4),
-            "components must be integers [N] and not empty, got torch.float32 [2]. "
-            "Pass one index per sample.",
+            "components must be integers [N] and not empty, got torch.float32 [2]. Pass one index per sample.",
         ),
         (
             lambda: confusion(Y2[None], Y2, 3, 4),
@@ -445,8 +441,7 @@ Z2, Y2 = torch.zeros(2, 3), torch.tensor([0, 1])  # two embeddings and their lab
         ),
         (
             lambda: knn_error(Z2, Y2, torch.zeros(0, 3), Y2, k=(1,)),
-            "test_z must be floats [N, Z] and not empty, got torch.float32 [0, 3]. "
-            "Pass one embedding per sample.",
+            "test_z must be floats [N, Z] and not empty, got torch.float32 [0, 3]. Pass one embedding per sample.",
         ),
         (
             lambda: knn_error(Z2, Y2, torch.zeros(2, 5), Y2, k=(1,)),

@@ -74,11 +74,9 @@ def test_handing_d_new_over_leaves_it_empty():
     assert not d_new.full
 
 
-def test_the_parent_has_the_greatest_summed_posterior_not_the_most_votes():
-    model = MixtureVAE(
-        nn.Identity(), nn.Linear(2, 3), Bernoulli(), n_x=3, n_z=2, K=3, rng=named_generator(0, "init")
-    )
+def test_the_parent_has_the_greatest_summed_posterior():
+    model = MixtureVAE(nn.Identity(), nn.Linear(2, 3), Bernoulli(), n_x=3, n_z=2, K=3, rng=named_generator(0, "init"))
     with torch.no_grad():
         model.heads["q_y_weight"].copy_(torch.eye(3))  # q(y|x) = softmax(x)
-    d_new = torch.tensor([[0.55, 0.44, 0.01], [0.55, 0.44, 0.01], [0.01, 0.98, 0.01]]).log()
-    assert closest_component(model, d_new) == 1
+    q_y = torch.tensor([[0.45, 0.35, 0.2], [0.45, 0.35, 0.2], [1e-4, 0.8, 0.1999], [0.5, 1e-6, 0.499999]])
+    assert closest_component(model, q_y.log()) == 1  # the most votes has 0, the greatest product 2

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -136,7 +137,10 @@ def test_a_samples_bound_does_not_depend_on_its_neighbours(make_model, make_batc
 
 def test_the_posteriors_handed_out_are_detached_from_the_graph(make_model, make_batch):
     y = torch.tensor([0, 1, 2, 0, 1])
-    for terms in (elbo(make_model(), make_batch(), latent_rng()), elbo_given(make_model(), make_batch(), y, latent_rng())):
+    for terms in (
+        elbo(make_model(), make_batch(), latent_rng()),
+        elbo_given(make_model(), make_batch(), y, latent_rng()),
+    ):
         assert not terms.q_y.requires_grad
         assert terms.bound.requires_grad
         torch.testing.assert_close(terms.q_y.sum(1), torch.ones(5))
@@ -193,7 +197,8 @@ def test_the_exact_bound_visits_all_pairs_and_the_sparse_one_as_many_as_tau_says
     seen = visits(model)
     elbo(model, x, latent_rng())
     elbo(model, x, latent_rng(), tau=TAU)
-    p = (q_y(model, x).probs / TAU).clamp_max(1)
+    q = q_y(model, x).probs
+    p = (q / TAU).clamp_max(1).scatter(1, q.argmax(1, keepdim=True), 1)  # the most probable one is always visited
     assert seen[0] == 7 * 2000
     assert abs(seen[1] - p.sum()) < SIGMAS * (p * (1 - p)).sum().sqrt()
 
@@ -249,29 +254,21 @@ def test_the_sparse_bound_is_unbiased_in_value_and_in_gradient(make_model, make_
     assert gradients < SIGMAS
 
 
-def unweighed(q: Tensor, kept: Pairs) -> Tensor:
+def unweighed(q: Tensor) -> Tensor:
     return q
 
 
-def with_p_not_held_constant(q: Tensor, kept: Pairs) -> Tensor:
+def with_p_not_held_constant(q: Tensor) -> Tensor:
     return q / (q / TAU).clamp_max(1)
 
 
-def ten_percent_too_heavy(q: Tensor, kept: Pairs) -> Tensor:
-    return kept.weights * (1 + (q < TAU) * 0.1)
-
-
-@pytest.mark.parametrize(
-    ("mistake", "shows_in_value"), [(unweighed, True), (with_p_not_held_constant, False), (ten_percent_too_heavy, True)]
-)
-def test_a_mistake_in_the_sparse_weights_would_be_noticed(
-    make_model, make_batch, monkeypatch, mistake, shows_in_value
-):
+@pytest.mark.parametrize(("mistake", "shows_in_value"), [(unweighed, True), (with_p_not_held_constant, False)])
+def test_a_mistake_in_the_sparse_weights_would_be_noticed(make_model, make_batch, monkeypatch, mistake, shows_in_value):
     right = Pairs.sparse
 
     def wrong(q_y: Tensor, tau: float, rng: Generator) -> Pairs:
         kept = right(q_y, tau, rng)
-        return Pairs(kept.rows, kept.ks, mistake(q_y[kept.rows, kept.ks], kept))
+        return replace(kept, weights=mistake(q_y[kept.rows, kept.ks]))
 
     monkeypatch.setattr(Pairs, "sparse", wrong)
     value, gradients = sparse_against_exact(make_model(K=5), make_batch(3))
@@ -279,13 +276,12 @@ def test_a_mistake_in_the_sparse_weights_would_be_noticed(
     assert gradients > 2 * SIGMAS
 
 
-def test_a_batch_of_which_no_pair_is_kept_is_left_with_the_cost_of_y(make_model, make_batch):
-    model, x = make_model(K=3), make_batch(1)
-    torch.nn.init.zeros_(model.heads["q_y_weight"])  # q(y|x) is even enough for all of it to be below tau
-    terms = [elbo(model, x, latent_rng(seed), tau=0.9) for seed in range(50)]
-    nothing_kept = [t for t in terms if not t.log_p_x]
-    assert nothing_kept
-    assert all(torch.equal(t.bound, -t.kl_y) for t in nothing_kept)
+def test_one_sample_has_a_bound_even_if_no_component_reaches_tau(make_model, make_batch):
+    model, x = make_model(K=9), make_batch(1)
+    torch.nn.init.zeros_(model.heads["q_y_weight"])
+    assert q_y(model, x).probs.max() < 0.5
+    for seed in range(50):
+        assert elbo(model, x, latent_rng(seed), tau=0.9).bound.isfinite()
 
 
 # -- several samples of z ----------------------------------------------------------------------------------------
@@ -320,7 +316,7 @@ def test_the_constrained_bound_is_importance_weighted_too(make_model, make_batch
 
 
 @torch.no_grad()
-def evidence(model: MixtureVAE, x: Tensor, n: int = 200_000) -> tuple[Tensor, Tensor]:
+def evidence(model: MixtureVAE, x: Tensor, n: int = 50_000) -> tuple[Tensor, Tensor]:
     """log p(x) [B] by importance sampling, y and z drawn from the model's own posterior; with standard errors."""
     rng, posterior = latent_rng(99), q_y(model, x)
     y = torch.multinomial(posterior.probs, n, replacement=True, generator=rng).T  # [n, B]

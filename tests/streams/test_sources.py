@@ -15,9 +15,7 @@ from curlicue.streams import fetch, sources
 from curlicue.streams.fetch import OfficialFile
 from curlicue.streams.sources import Source, from_arrays, load, parse_idx
 
-FULL_DATA = Path(
-    os.environ.get("CURLICUE_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data"
-).resolve()
+FULL_DATA = Path(os.environ.get("CURLICUE_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data").resolve()
 
 
 @pytest.fixture(autouse=True)
@@ -28,9 +26,7 @@ def _an_empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def needs_full(dataset: str) -> pytest.MarkDecorator:
     names = [file.name for file in fetch.FILES[dataset]]
-    found = any(
-        all((folder / name).exists() for name in names) for folder in (FULL_DATA, FULL_DATA / dataset)
-    )
+    found = any(all((folder / name).exists() for name in names) for folder in (FULL_DATA, FULL_DATA / dataset))
     return pytest.mark.skipif(not found, reason=f"needs {', '.join(names)} in $CURLICUE_DATA")
 
 
@@ -175,9 +171,7 @@ def archive(folder: str, alphabets: dict[str, int], shift: int) -> bytes:
         for alphabet, n_characters in alphabets.items():
             for character in range(n_characters):
                 for d in reversed(range(20)):
-                    name = (
-                        f"{folder}/{alphabet}/character{character + 1:02}/{character + 700:04}_{d + 1:02}.png"
-                    )
+                    name = f"{folder}/{alphabet}/character{character + 1:02}/{character + 700:04}_{d + 1:02}.png"
                     opened.writestr(name, png(d + shift))
     return raw.getvalue()
 

@@ -25,9 +25,10 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 def save_checkpoint(path: Path, learner: Trainer, extra: dict[str, Any]) -> None:
     """Write learner and `extra` (plain JSON) so that a crash leaves the old file or the new one, never half."""
-    scalars = json.dumps({"format": FORMAT, "learner": _scalars(learner), "extra": extra})
+    scalars = {"format": FORMAT, "learner": _scalars(learner), "extra": extra}
     tensors = {name: t.contiguous() for name, t in _tensors(learner).items()}
-    write_atomically(path, save(tensors, metadata={"curlicue": scalars, "sha256": _digest(scalars, tensors)}))
+    scalars["sha256"] = _digest(scalars, tensors)
+    write_atomically(path, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
 
 
 def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
@@ -61,14 +62,14 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if scalars["format"] != FORMAT:
             return scalars, {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    digest = _digest(metadata["curlicue"], tensors)
-    if metadata.get("sha256", digest) != digest:
+    seen = scalars.pop("sha256", None)  # the first files of this format had none
+    if seen not in (None, _digest(scalars, tensors)):
         raise ValueError("its contents do not have the checksum they were written with")
     return scalars, tensors
 
 
-def _digest(scalars: str, tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256(scalars.encode())
+def _digest(scalars: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.sha256(json.dumps(scalars).encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(tensor.detach().reshape(-1).view(torch.uint8).numpy().data)

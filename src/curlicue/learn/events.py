@@ -1,4 +1,7 @@
-"""What a learner does, as facts; printing, recording and plotting are readers of these."""
+"""What a learner does, as facts; printing, recording and plotting are readers of these.
+
+`t` of a step is its number, from 0; `t` of anything else is how many steps had been taken by then.
+"""
 
 from __future__ import annotations
 

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from curlicue.config import BeforeBirth, LearnerConfig, ReplayConfig, Tuned
+from curlicue.config import LearnerConfig, Tuned
 from curlicue.learn.events import ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
 from curlicue.learn.trainer import Trainer
+from curlicue.model.elbo import elbo_given
 from curlicue.model.mixture import MixtureVAE
-from curlicue.rng import Rng
+from curlicue.rng import Rng, named_generator
 
 Stream = Callable[[int], Tensor]
 """The real batch x [B, D] of step t. No label fits through."""
@@ -46,15 +47,14 @@ class Learner(Trainer):
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
         """A component is born; with dynamic snapshots the model is remembered as it was before."""
-        match self.config.replay:
-            case ReplayConfig(snapshots=BeforeBirth()):
-                yield self.take_snapshot()
-                self.rehearsal_due = True
+        if self.snapshot_before_birth:
+            yield self.take_snapshot()
+            self.rehearsal_due = True
         d_new = buffer.empty()
         parent = closest_component(self.model, d_new)
         newborn = self.grow(parent)
         before, after = self.fit(newborn, d_new, buffer.config.passes, buffer.config.tuned)
-        yield ComponentBorn(self.t - 1, newborn, parent, self.model.K, before, after, d_new)
+        yield ComponentBorn(self.t, newborn, parent, self.model.K, before, after, d_new)
 
     def fit(self, newborn: int, d_new: Tensor, passes: int, tuned: Tuned) -> tuple[float, float]:
         """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
@@ -70,4 +70,6 @@ class Learner(Trainer):
 
     @torch.no_grad()
     def _mean_bound(self, x: Tensor, y: int) -> float:
-        return float(self.elbo_given(x, torch.full((len(x),), y)).bound.mean())
+        """Of Eq. 4; the draws are its own, so that measuring changes nothing."""
+        rng = named_generator(self.t, "birth")
+        return float(elbo_given(self.model, x, torch.full((len(x),), y), rng).bound.mean())

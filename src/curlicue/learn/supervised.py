@@ -30,10 +30,11 @@ class LabelledLearner(Trainer):
 
     def observe(self, x: Tensor, labels: Tensor) -> list[Event]:
         """Open components for new classes, then climb Eq. 4."""
-        events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
-        for label in labels.unique().tolist():
-            if label not in self.component_of:
-                events.extend(self.open(label, x[labels == label]))
+        new = [label for label in labels.unique().tolist() if label not in self.component_of]
+        due = self.snapshot_due or (self.snapshot_before_birth and new and self.t > 0)
+        events: list[Event] = [self.take_snapshot()] if due else []
+        for label in new:
+            events.extend(self.open(label, x[labels == label]))
         y = labels.clone().apply_(self.component_of.__getitem__)
         events.append(self.real_step(self.elbo_given(x, y)))
         return events

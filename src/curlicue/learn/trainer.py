@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from curlicue.config import Every, LearnerConfig, ReplayConfig
+from curlicue.config import BeforeBirth, Every, LearnerConfig, ReplayConfig
 from curlicue.learn.events import SnapshotTaken, StepTaken
 from curlicue.learn.replay import Snapshot
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -70,6 +70,11 @@ class Trainer:
             case ReplayConfig(snapshots=Every(steps)):
                 return self.t // steps > self.snapshot_t // steps
         return False
+
+    @property
+    def snapshot_before_birth(self) -> bool:
+        """Whether snapshots are taken just before each birth."""
+        return self.config.replay is not None and isinstance(self.config.replay.snapshots, BeforeBirth)
 
     def take_snapshot(self) -> SnapshotTaken:
         """Remember the model as it is now."""

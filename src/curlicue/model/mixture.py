@@ -121,11 +121,16 @@ class MixtureVAE(nn.Module):
 
 def _width_of(network: nn.Module, n_in: int, name: str) -> int:
     """How many values `network` gives for a row of `n_in`."""
-    training = network.training
+    modes = {module: module.training for module in network.modules()}
     network.eval()
-    with torch.no_grad():
-        out = network(torch.zeros(1, n_in))
-    network.train(training)
+    try:
+        with torch.no_grad():
+            out = network(torch.zeros(1, n_in))
+    except RuntimeError as error:
+        raise ConfigError(f"The {name} must take rows of {n_in} values. It fails on one: {error}") from error
+    finally:
+        for module, training in modes.items():
+            module.training = training
     if out.ndim != 2:
         raise ConfigError(f"The {name} must map rows to rows. Got an output of shape {tuple(out.shape)} instead.")
     return int(out.shape[1])

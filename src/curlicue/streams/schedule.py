@@ -13,6 +13,7 @@ from curlicue.streams.sources import Split
 def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) -> Tensor:
     """The share of each class [C] in the batch of step t of `steps`."""
     C = len(frequencies)
+    t = min(t, steps - 1)  # afterwards the last class stays
     match scenario:
         case Iid():
             return frequencies

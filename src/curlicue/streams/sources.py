@@ -253,4 +253,4 @@ def _area_weights(n: int) -> npt.NDArray[np.float64]:
     edges = np.linspace(0, n, SIDE + 1)
     begins, ends, pixels = edges[:-1, None], edges[1:, None], np.arange(n)
     overlap = np.minimum(ends, pixels + 1) - np.maximum(begins, pixels)
-    return np.clip(overlap, 0, None) * SIDE / n
+    return np.asarray(np.clip(overlap, 0, None) * SIDE / n)

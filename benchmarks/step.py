@@ -1,0 +1,250 @@
+"""What a training step costs: exact against sparse, many components against one, and its bare matrix products.
+
+All are measured in one process, in turns: the machine's moods hit each alike, and cancel in the ratios.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
+
+os.environ["KINETO_LOG_LEVEL"] = "99"  # read when torch is imported: its profiler works in silence
+
+import torch
+import tyro
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import Generator, Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from curlicue.config import LearnerConfig, ModelConfig
+from curlicue.experiments.run import use_threads
+from curlicue.learn.learner import Learner
+from curlicue.model.mixture import MixtureVAE
+from curlicue.model.pairs import Groups, Pairs
+from curlicue.records import environment, write_atomically
+from curlicue.rng import Rng, named_generator
+from curlicue.streams import sources
+from curlicue.streams.fetch import status
+
+T = TypeVar("T")
+Product = Callable[[], Tensor]
+B = 100  # samples in a batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How long everything takes."""
+
+    start: int = 500  # training steps in which k-means says who belongs to which component
+    free: int = 1500  # training steps after that, by the bound alone
+    rounds: int = 25
+    sparse: int = 8  # steps in a turn
+    exact: int = 2  # steps in a turn
+
+
+QUICK = Plan(start=30, free=20, rounds=3, sparse=2, exact=1)
+
+
+# -- models with a peaked q(y|x) --------------------------------------------------------------------------------
+
+
+def training_data() -> tuple[str, Tensor]:
+    """What it is, and x [N, 784] of ten classes."""
+    if all(file.state == "ok" for file in status() if file.dataset == "mnist"):
+        return "mnist", sources.load("mnist").train.x[:10_000]
+    digits = nn.functional.interpolate(sources.load("digits").train.x.view(-1, 1, 8, 8), 28)
+    return "digits enlarged to 28×28, for MNIST is not here: curlicue data mnist", digits.flatten(1)
+
+
+def k_means(x: Tensor, K: int, rng: Generator) -> Tensor:
+    """The cluster of each sample [N], after a few rounds of Lloyd's algorithm."""
+    centres = x[torch.randperm(len(x), generator=rng)[:K]]
+    for _ in range(5):
+        clusters = torch.cdist(x, centres).argmin(1)
+        sizes = torch.bincount(clusters, minlength=K).clamp_min(1)
+        centres = torch.zeros_like(centres).index_add(0, clusters, x) / sizes[:, None]
+    return clusters
+
+
+def trained(K: int, x: Tensor, plan: Plan) -> Learner:
+    """A learner whose K components have parted.
+
+    From random weights they would take many thousands of steps to part; so for a start each is given a cluster
+    of k-means to explain (Eq. 4). What is then learnt without labels makes q(y|x) still more peaked.
+    """
+    rng = Rng.from_seed(K)
+    model = MixtureVAE.from_config(ModelConfig(K=K), x.shape[1], rng.init)
+    learner = Learner(model, LearnerConfig(expansion=None, replay=None), rng)
+    clusters = k_means(x, K, rng.data)
+    for t in track(range(plan.start + plan.free), f"Training K = {K}"):
+        rows = torch.randint(len(x), (B,), generator=rng.data)
+        if t < plan.start:
+            learner.climb(learner.elbo_given(x[rows], clusters[rows]))
+        else:
+            learner.observe(x[rows])
+    return learner
+
+
+@torch.no_grad()
+def q_y_and_pairs(learner: Learner, x: Tensor) -> tuple[Tensor, Pairs]:
+    """q(y|x) [B, K], and the pairs that a step on x visits."""
+    q_y = learner.model.log_q_y(learner.model.encode(x)).exp()
+    tau = learner.config.tau
+    return q_y, Pairs.every(q_y) if tau is None else Pairs.sparse(q_y, tau, learner.rng.latent)
+
+
+# -- the step's matrix products ---------------------------------------------------------------------------------
+
+
+def layer_products(rows: Sequence[int], n_in: int, n_out: int) -> list[Product]:
+    """Forward, weight gradient, input gradient of a linear layer on `rows`: [n], or [A, n] for A layers at once."""
+    x, y = torch.randn(*rows, n_in), torch.randn(*rows, n_out)
+    weight = torch.randn(*rows[:-1], n_out, n_in)
+    return [
+        partial(torch.matmul, x, weight.mT, out=torch.empty_like(y)),
+        partial(torch.matmul, y.mT, x, out=torch.empty_like(weight)),
+        partial(torch.matmul, y, weight, out=torch.empty_like(x)),
+    ]
+
+
+def network_products(network: nn.Module, n: int) -> list[Product]:
+    """Those of all its linear layers, on n rows."""
+    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    return [product for m in layers for product in layer_products([n], m.in_features, m.out_features)]
+
+
+def step_products(learner: Learner, x: Tensor) -> list[Product]:
+    """All products of the step on x, in the shapes that it has, into memory that is there already."""
+    model, (_, pairs) = learner.model, q_y_and_pairs(learner, x)
+    groups, H = Groups.of(pairs, model.K), model.heads["q_y_weight"].shape[1]
+    A = len(groups.active)
+    forward, weight_gradient, _, *others = network_products(model.encoder, len(x))  # x needs no gradient
+    q_y = layer_products([len(x)], H, model.K)
+    q_z = layer_products([A, len(groups.gather) // A], H, 2 * model.n_z)
+    return [forward, weight_gradient, *others, *q_y, *q_z, *network_products(model.decoder, len(pairs.rows))]
+
+
+def compute(products: Sequence[Product]) -> None:
+    """Each once."""
+    for product in products:
+        product()
+
+
+# -- measuring --------------------------------------------------------------------------------------------------
+
+
+def seconds(action: Callable[[T], object], inputs: Sequence[T]) -> float:
+    """Mean time of the action; it is done once before, to warm the caches."""
+    action(inputs[0])
+    start = time.perf_counter()
+    for each in inputs:
+        action(each)
+    return (time.perf_counter() - start) / len(inputs)
+
+
+def take_turns(cases: dict[str, Learner], x: Tensor, plan: Plan) -> dict[str, list[float]]:
+    """Seconds of a step of each case, and of the products of "sparse_k25", in each round.
+
+    In a round all learn from the same batches, of what they were trained on: q(y|x) stays as peaked as it is.
+    """
+    times: dict[str, list[float]] = {name: [] for name in (*cases, "gemm")}
+    rng = named_generator(0, "batches")
+    for _ in track(range(plan.rounds), "Measuring"):
+        batches = x[torch.randint(len(x), (plan.sparse, B), generator=rng)]  # [steps, B, 784]
+        for name, learner in cases.items():
+            steps = plan.exact if learner.config.tau is None else plan.sparse
+            times[name].append(seconds(learner.observe, batches[:steps].unbind()))
+        products = step_products(cases["sparse_k25"], batches[0])
+        times["gemm"].append(seconds(compute, [products] * plan.sparse))
+    return times
+
+
+def peak_bytes(learner: Learner, x: Tensor) -> int:
+    """The most memory that a step holds in tensors at any moment, beyond what is held between steps."""
+    learner.optimiser.zero_grad(set_to_none=True)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        learner.observe(x)
+    with TemporaryDirectory() as folder:
+        trace = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(trace))
+        events = json.loads(trace.read_text())["traceEvents"]
+    changes = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"]))
+    return max(accumulate(int(e["args"]["Bytes"]) for e in changes))
+
+
+# -- telling ----------------------------------------------------------------------------------------------------
+
+RATIOS = {
+    "exact_over_sparse_k25": ("exact_k25", "sparse_k25"),
+    "sparse_k100_over_k1": ("sparse_k100", "sparse_k1"),
+    "gemm_fraction": ("gemm", "sparse_k25"),
+}
+
+
+def with_spread(name: str, values: Sequence[float]) -> dict[str, Any]:
+    """The median over the rounds, and beside it the quartiles."""
+    low, median, high = (round(q, 4) for q in statistics.quantiles(values, n=4, method="inclusive"))
+    return {name: median, f"{name}_quartiles": [low, high]}
+
+
+def described(learner: Learner, x: Tensor, times: list[float]) -> dict[str, Any]:
+    """A case: what a step takes, how peaked q(y|x) is, and how many pairs it therefore visits."""
+    q_y, pairs = q_y_and_pairs(learner, x)
+    return with_spread("ms", [1e3 * t for t in times]) | {
+        "peak_bytes": peak_bytes(learner, x[:B]),
+        "pairs_per_sample": round(len(pairs.rows) / len(x), 3),
+        "mean_max_q_y": round(q_y.max(1).values.mean().item(), 3),
+    }
+
+
+def print_tables(report: dict[str, Any], console: Console) -> None:
+    """The report, for people."""
+    cases = Table("case", "ms a step", "peak MB", "pairs a sample", "mean max q(y|x)", title=report["data"])
+    for name, case in report["cases"].items():
+        numbers = (case["ms"], case["peak_bytes"] / 1e6, case["pairs_per_sample"], case["mean_max_q_y"])
+        cases.add_row(name, *(f"{number:.2f}" for number in numbers))
+    ratios = Table("ratio", "median", "quartiles")
+    for name in RATIOS:
+        ratios.add_row(name, f"{report[name]:.3f}", "{:.3f} – {:.3f}".format(*report[f"{name}_quartiles"]))
+    console.print(cases, ratios)
+
+
+def main(out: Path | None = None, threads: int | None = None, quick: bool = False) -> None:
+    """Measure a training step of the MNIST network.
+
+    Args:
+        out: a JSON file to write
+        threads: for torch to use (default: as many as it chooses)
+        quick: only try the script out; the numbers mean nothing
+    """
+    n_threads, plan = use_threads(threads), QUICK if quick else Plan()
+    data, x = training_data()
+    learners = {K: trained(K, x, plan) for K in (1, 25, 100)}
+    exact = copy.deepcopy(learners[25])
+    exact.config = replace(exact.config, tau=None)
+    cases = {"exact_k25": exact, **{f"sparse_k{K}": learners[K] for K in (25, 100, 1)}}
+    times = take_turns(cases, x, plan)
+    report: dict[str, Any] = {}
+    for name, (of, to) in RATIOS.items():
+        report |= with_spread(name, [a / b for a, b in zip(times[of], times[to], strict=True)])
+    report["cases"] = {name: described(case, x[:1000], times[name]) for name, case in cases.items()}
+    report |= {"data": data, "quick": quick, "batch_size": B, "environment": environment(n_threads)}
+    print_tables(report, Console())
+    if out is not None:
+        write_atomically(out, (json.dumps(report, indent=2) + "\n").encode())
+
+
+if __name__ == "__main__":
+    tyro.cli(main)

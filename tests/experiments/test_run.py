@@ -1,0 +1,517 @@
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from curlicue import records
+from curlicue.config import (
+    BeforeBirth,
+    Every,
+    ExpansionConfig,
+    Iid,
+    LearnerConfig,
+    Likelihood,
+    ModelConfig,
+    ReplayConfig,
+    RunConfig,
+    Sequential,
+    from_json,
+)
+from curlicue.errors import ConfigError, RunError
+from curlicue.evaluate.representation import final_scores, score
+from curlicue.experiments import run as run_module
+from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
+from curlicue.learn.checkpoint import save_checkpoint
+from curlicue.learn.events import ComponentBorn, SnapshotTaken, StepTaken
+from curlicue.records import RunDirectory
+from curlicue.rng import named_generator
+from curlicue.streams.sources import Source, from_arrays
+
+STEPS = 130  # a line of a hundred steps, and a rest
+
+MGR = RunConfig(
+    dataset="toy",
+    steps=STEPS,
+    batch_size=10,
+    model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)),
+    learner=LearnerConfig(
+        learning_rate=0.01,
+        expansion=ExpansionConfig(c_new=-4.0, n_new=20, burn_in=15, wait=10, passes=2, max_components=6),
+        replay=ReplayConfig(snapshots=Every(30)),
+    ),
+    evaluate_every=50,
+    checkpoint_every=1000,
+)
+
+
+def with_replay(config: RunConfig, **changes: Any) -> RunConfig:
+    return replace(config, learner=replace(config.learner, replay=replace(config.learner.replay, **changes)))
+
+
+CASES: dict[str, RunConfig] = {
+    "MGR, periodic": MGR,
+    "SMGR, periodic": with_replay(MGR, labelled=True),
+    "MGR, dynamic": with_replay(MGR, snapshots=BeforeBirth()),
+    "SMGR, dynamic": with_replay(MGR, snapshots=BeforeBirth(), labelled=True),
+    "supervised": replace(
+        with_replay(MGR, labelled=True), supervised=True, learner=replace(MGR.learner, expansion=None)
+    ),
+    "Gaussian": replace(
+        with_replay(MGR, snapshots=BeforeBirth()),
+        model=replace(MGR.model, likelihood=Likelihood.GAUSSIAN),
+        sampled_knn=True,
+    ),
+}
+
+
+def toy(likelihood: Likelihood = Likelihood.BERNOULLI) -> Source:
+    """Three classes in six features: noisy copies of a pattern each."""
+    rng = named_generator(0, "toy")
+    patterns = torch.tensor([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1]])
+
+    def split(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        labels = torch.arange(n) % 3
+        if likelihood is Likelihood.GAUSSIAN:
+            return 4 * patterns[labels] - 2 + torch.randn(n, 6, generator=rng), labels
+        return patterns[labels] ^ (torch.rand(n, 6, generator=rng) < 0.05).long(), labels
+
+    return from_arrays("toy", *split(60), *split(21))
+
+
+def started(config: RunConfig, path: Path) -> Run:
+    directory = RunDirectory.create(path, config_json(config), {"threads": 1})
+    return Run(config, toy(config.model.likelihood), directory)
+
+
+def resumed(path: Path) -> Run:
+    """From nothing but what is on disk."""
+    directory = RunDirectory.open(path)
+    config = from_json(RunConfig, directory.read("config"))
+    run = Run(config, toy(config.model.likelihood), directory)
+    run.resume()
+    return run
+
+
+def go_on(run: Run, until: int = STEPS) -> list[Any]:
+    return list(run.events(stop=lambda: run.learner.t >= until))
+
+
+def die(run: Run, at: int) -> None:
+    """Without a chance to save."""
+    events = run.events()
+    for event in events:
+        if isinstance(event, StepTaken) and event.t + 1 == at:
+            break
+    events.close()
+
+
+def story(path: Path) -> dict[str, Any]:
+    """All that a run leaves behind, but for time and place."""
+    files = ("events.jsonl", "metrics.jsonl", "result.json", *(f"births/{p.name}" for p in path.glob("births/*")))
+    told: dict[str, Any] = {name: (path / name).read_bytes() for name in files}
+    with safe_open(path / "checkpoint.safetensors", framework="pt") as file:
+        scalars = json.loads(file.metadata()["curlicue"])
+        del scalars["sha256"], scalars["extra"]["seconds"]
+        told["checkpoint"] = scalars
+        for name in file.keys():  # noqa: SIM118
+            told[name] = file.get_tensor(name).numpy().tobytes()
+    return told
+
+
+def weights(path: Path) -> dict[str, bytes]:
+    return {name: value for name, value in story(path).items() if name.startswith(("model/", "optimiser", "rng/"))}
+
+
+Whole = Callable[[str], tuple[Path, list[Any]]]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """The directory and the events of an uninterrupted run."""
+    done: dict[str, tuple[Path, list[Any]]] = {}
+
+    def run(case: str) -> tuple[Path, list[Any]]:
+        if case not in done:
+            path = tmp_path_factory.mktemp("whole") / "run"
+            done[case] = path, go_on(started(CASES[case], path))
+        return done[case]
+
+    return run
+
+
+PLACES: dict[str, Callable[[list[Any]], int]] = {
+    "before any snapshot": lambda _: 7,
+    "between a real batch and its rehearsal": lambda events: next(
+        b.t for a, b in pairwise(e for e in events if isinstance(e, StepTaken)) if b.rehearsed and not a.rehearsed
+    ),
+    "just after a birth": lambda events: [e.t + 1 for e in events if isinstance(e, ComponentBorn)][-1],
+    "in the middle of a hundred logged steps": lambda _: 51,
+}
+
+
+# -- exact resume ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_run_here_is_born_rehearses_and_remembers(whole, case):
+    _, events = whole(case)
+    for kind in (ComponentBorn, SnapshotTaken, Evaluated, Finished):
+        assert any(isinstance(event, kind) for event in events)
+    assert any(event.rehearsed for event in events if isinstance(event, StepTaken))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_run_stopped_at_any_place_and_resumed_equals_the_uninterrupted_one(whole, tmp_path, place):
+    case = "MGR, dynamic"
+    uninterrupted, events = whole(case)
+    first = go_on(started(CASES[case], tmp_path / "run"), PLACES[place](events))
+    assert not (tmp_path / "run" / "result.json").exists()
+    second = go_on(resumed(tmp_path / "run"))
+    assert story(tmp_path / "run") == story(uninterrupted)
+    assert [str(e) for e in first + second] == [str(e) for e in events]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_kind_of_run_stopped_at_all_places_and_resumed_equals_the_uninterrupted_one(whole, tmp_path, case):
+    uninterrupted, events = whole(case)
+    stops = sorted(place(events) for place in PLACES.values())
+    seen = go_on(started(CASES[case], tmp_path / "run"), stops[0])
+    for stop in (*stops[1:], STEPS):
+        seen += go_on(resumed(tmp_path / "run"), stop)
+    assert story(tmp_path / "run") == story(uninterrupted)
+    assert [str(e) for e in seen] == [str(e) for e in events]
+
+
+def test_a_run_stopped_and_resumed_after_every_single_step_equals_the_uninterrupted_one(whole, tmp_path):
+    path, case = tmp_path / "run", "SMGR, dynamic"
+    go_on(started(CASES[case], path), 1)
+    for t in range(2, STEPS + 1):
+        go_on(resumed(path), t)
+    assert story(path) == story(whole(case)[0])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_that_died_past_its_checkpoint_goes_on_from_it_as_if_nothing_had_happened(whole, tmp_path, case):
+    path, often = tmp_path / "run", replace(CASES[case], checkpoint_every=40)
+    births = [e.t + 1 for e in whole(case)[1] if isinstance(e, ComponentBorn)]
+    at = next((t for t in births if t > 40 and t % 40 > 1), 87)  # whatever was born since is born again
+    die(started(often, path), at + 1)
+    with (path / "events.jsonl").open("a") as file:
+        file.write('{"event": "StepsTa')
+    run = resumed(path)
+    assert run.learner.t == at // 40 * 40
+    go_on(run)
+    assert story(path) == story(whole(case)[0])
+
+
+def test_a_run_that_died_before_its_first_checkpoint_begins_again(whole, tmp_path):
+    births = [e.t + 1 for e in whole("MGR, periodic")[1] if isinstance(e, ComponentBorn)]
+    die(started(MGR, tmp_path / "run"), births[0] + 2)
+    assert list((tmp_path / "run" / "births").iterdir())
+    run = resumed(tmp_path / "run")
+    assert run.learner.t == 0
+    assert not list((tmp_path / "run" / "births").iterdir())
+    go_on(run)
+    assert story(tmp_path / "run") == story(whole("MGR, periodic")[0])
+
+
+def test_a_run_that_died_between_its_last_step_and_its_result_only_writes_the_result(whole, tmp_path, monkeypatch):
+    path = tmp_path / "run"
+
+    def dies() -> None:
+        raise KeyboardInterrupt
+
+    run = started(MGR, path)
+    monkeypatch.setattr(run, "_finish", dies)
+    with pytest.raises(KeyboardInterrupt):
+        go_on(run)
+    assert [type(event) for event in go_on(resumed(path))] == [Finished]
+    assert story(path) == story(whole("MGR, periodic")[0])
+
+
+def test_resuming_a_finished_run_changes_nothing(tmp_path):
+    go_on(started(replace(MGR, steps=20), tmp_path / "run"))
+    before = story(tmp_path / "run")
+    go_on(resumed(tmp_path / "run"))
+    assert story(tmp_path / "run") == before
+
+
+# -- seeds and evaluation ----------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_story_and_another_seed_another(whole, tmp_path):
+    told = story(whole("MGR, periodic")[0])
+    go_on(started(MGR, tmp_path / "again"))
+    go_on(started(replace(MGR, seed=1), tmp_path / "other"))
+    assert story(tmp_path / "again") == told
+    other = story(tmp_path / "other")
+    for name in ("events.jsonl", "metrics.jsonl", "result.json", "model/encoder.0.weight"):
+        assert other[name] != told[name], name
+
+
+@pytest.mark.parametrize("case", ["MGR, periodic", "supervised", "Gaussian"])
+def test_evaluation_changes_nothing_however_often(tmp_path, case):
+    config = replace(CASES[case], steps=60)
+    for name, every in (("often", 1), ("once", 60)):
+        go_on(started(replace(config, evaluate_every=every), tmp_path / name))
+    assert weights(tmp_path / "often") == weights(tmp_path / "once")
+    for name in ("events.jsonl", "result.json"):
+        assert (tmp_path / "often" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+    often, once = (RunDirectory(tmp_path / name).lines("metrics") for name in ("often", "once"))
+    assert [line["t"] for line in often] == list(range(1, 61))
+    assert often[-1] == once[-1]
+    assert len(once) == 1
+
+
+def test_saving_often_changes_nothing(whole, tmp_path):
+    go_on(started(replace(MGR, checkpoint_every=4), tmp_path / "run"))
+    assert story(tmp_path / "run") == story(whole("MGR, periodic")[0])
+
+
+# -- what is written down ----------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_has_every_file_the_records_promise_and_no_other(whole):
+    promised = {
+        name
+        for line in records.__doc__.splitlines()
+        if (names := re.match(r"(\S+(?:, \S+)*)   *\S", line))
+        for name in names[1].split(", ")
+    }
+    assert {"config.json", "births/0007.npy", "checkpoint.safetensors"} <= promised
+    path, _ = whole("MGR, periodic")
+    found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
+    assert {re.sub(r"births/\d{4}", "births/0007", name) for name in found} == promised
+
+
+def test_steps_are_logged_in_means_over_every_hundred_real_and_rehearsed_apart(whole):
+    path, events = whole("MGR, periodic")
+    lines = [line for line in RunDirectory(path).lines("events") if line["event"] == "StepsTaken"]
+    assert [(line["t"], line["n"]) for line in lines] == [(99, 100), (129, 30)]
+    steps = [event for event in events if isinstance(event, StepTaken)]
+    for line, first in zip(lines, (0, 100), strict=True):
+        of_line = steps[first : first + 100]
+        assert line["K"] == of_line[-1].K
+        assert line["n_poor"] == sum(step.n_poor for step in of_line)
+        for kind in ("real", "rehearsed"):
+            chosen = [step for step in of_line if step.rehearsed is (kind == "rehearsed")]
+            assert line[kind].keys() == {"bound", "log_p_x", "kl_z", "kl_y"}
+            for name, mean in line[kind].items():
+                assert mean == pytest.approx(np.mean([getattr(step, name) for step in chosen]))
+
+
+def test_a_hundred_steps_without_a_rehearsal_have_no_mean_of_it(tmp_path):
+    go_on(started(replace(MGR, steps=10), tmp_path / "run"))
+    (line,) = RunDirectory(tmp_path / "run").lines("events")
+    assert line.keys() == {"event", "t", "K", "n", "n_poor", "real"}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_births_and_snapshots_are_logged_with_their_steps_and_each_births_samples_kept(whole, case):
+    path, events = whole(case)
+    lines = RunDirectory(path).lines("events")
+    snapshots = [{"event": "SnapshotTaken", **vars(e)} for e in events if isinstance(e, SnapshotTaken)]
+    assert [line for line in lines if line["event"] == "SnapshotTaken"] == snapshots
+    births = [event for event in events if isinstance(event, ComponentBorn)]
+    names = ("t", "component", "parent", "K", "bound_before", "bound_after")
+    expected = [
+        {"event": "ComponentBorn", **{name: getattr(e, name) for name in names}, "n": len(e.d_new)} for e in births
+    ]
+    assert [line for line in lines if line["event"] == "ComponentBorn"] == expected
+    for birth in births:
+        kept = np.load(path / "births" / f"{birth.component:04d}.npy")
+        assert kept.dtype == (np.float32 if case == "Gaussian" else np.uint8)
+        assert (kept == birth.d_new.numpy()).all()
+    assert len(list(path.glob("births/*"))) == len(births)
+
+
+def test_what_is_not_a_number_is_null_in_the_log_of_steps(tmp_path, monkeypatch):
+    run = started(replace(MGR, steps=3), tmp_path / "run")
+    steps = [StepTaken(t, 1, bound, 0.0, 0.0, 0.0, False) for t, bound in enumerate((-1.0, float("nan"), -2.0))]
+    monkeypatch.setattr(run, "_evaluate", lambda: Evaluated(run.learner.t, {}))
+
+    def advance() -> list[Any]:
+        run.learner.t += 1
+        return [steps[run.learner.t - 1]]
+
+    monkeypatch.setattr(run, "_advance", advance)
+    go_on(run, 2)  # a checkpoint with the number in it
+    again = resumed(tmp_path / "run")
+    again._record(steps[2])
+    (line,) = RunDirectory(tmp_path / "run").lines("events")
+    assert line["real"] == {"bound": None, "log_p_x": 0.0, "kl_z": 0.0, "kl_y": 0.0}
+
+
+def test_scores_are_written_every_so_many_steps_and_at_the_end(whole):
+    path, events = whole("MGR, periodic")
+    metrics = RunDirectory(path).lines("metrics")
+    assert [line["t"] for line in metrics] == [50, 100, 130]
+    assert metrics == json.loads(json.dumps([e.scores for e in events if isinstance(e, Evaluated)]))
+    real_samples = 10 * sum(not e.rehearsed for e in events if isinstance(e, StepTaken))
+    assert sum(metrics[-1]["counts"]) == pytest.approx(real_samples)
+
+
+def test_scores_and_result_are_those_of_the_model_on_the_test_set(tmp_path):
+    run = started(replace(MGR, steps=40), tmp_path / "run")
+    *_, evaluated, finished = go_on(run)
+    source, model = toy(), run.learner.model
+    scores = score(model, source.test, 3, named_generator(0, "evaluation/40"), run_module.EVALUATION_TAU).to_json()
+    assert {name: evaluated.scores[name] for name in scores} == scores
+    final = final_scores(model, source, named_generator(0, "evaluation/final"), sampled_knn=False)
+    assert finished.result == {"steps": 40, **final}
+    assert run.directory.read("result") == json.loads(json.dumps(finished.result))
+
+
+def test_only_the_supervised_benchmark_is_scored_by_the_components_that_classes_own(whole):
+    for case in CASES:
+        directory = RunDirectory(whole(case)[0])
+        for scores in (directory.read("result"), *directory.lines("metrics")):
+            assert ({"incremental_class", "incremental_task"} <= scores.keys()) is (case == "supervised")
+            assert {"cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "bound", "K"} <= scores.keys()
+
+
+@pytest.mark.parametrize(("at_once", "tasks"), [(1, [[0], [1], [2]]), (2, [[0, 1], [2]]), (3, [[0, 1, 2]])])
+def test_the_tasks_of_the_supervised_benchmark_are_those_of_the_stream(tmp_path, monkeypatch, at_once, tasks):
+    seen = []
+    monkeypatch.setattr(
+        run_module, "labelled_accuracy", lambda model, split, own, tasks: seen.append([list(t) for t in tasks]) or {}
+    )
+    go_on(started(replace(CASES["supervised"], scenario=Sequential(at_once), steps=3), tmp_path / "run"))
+    assert seen == [tasks, tasks]  # at the end, over time and in the result
+
+
+def test_a_supervised_run_without_tasks_has_no_accuracy_of_tasks(tmp_path):
+    go_on(started(replace(CASES["supervised"], scenario=Iid(), steps=3), tmp_path / "run"))
+    assert "incremental_class" not in RunDirectory(tmp_path / "run").read("result")
+
+
+def test_labels_do_not_reach_an_unsupervised_learner(tmp_path, monkeypatch):
+    run = started(replace(MGR, steps=20), tmp_path / "run")
+
+    def labelled_batch(t: int) -> None:
+        raise AssertionError("labels were asked for")
+
+    monkeypatch.setattr(run.schedule, "labelled_batch", labelled_batch)
+    assert isinstance(go_on(run)[-1], Finished)
+
+
+def test_time_is_kept_apart_from_the_result_and_adds_up_over_resumes(tmp_path, monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(run_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    run = started(replace(MGR, steps=20), tmp_path / "run")
+    clock.now += 30
+    go_on(run, 7)
+    clock.now += 1000  # nobody was there
+    run = resumed(tmp_path / "run")
+    clock.now += 10
+    go_on(run)
+    assert run.directory.read("timing") == {"minutes": 40 / 60, "steps_per_second": 20 / 40}
+    assert not {"seconds", "minutes", "steps_per_second"} & run.directory.read("result").keys()
+
+
+def test_the_summary_of_a_run_is_one_json_object_with_all_that_a_report_needs(whole):
+    path, events = whole("MGR, periodic")
+    directory = RunDirectory(path)
+    told = json.loads(json.dumps(summary(directory)))
+    assert told.keys() == {"config", "result", "timing", "environment", "births", "snapshots", "metrics"}
+    for name in ("config", "result", "timing", "environment"):
+        assert told[name] == directory.read(name)
+    assert [birth["component"] for birth in told["births"]] == [
+        event.component for event in events if isinstance(event, ComponentBorn)
+    ]
+    assert told["snapshots"] == [event.t for event in events if isinstance(event, SnapshotTaken)]
+    for line, scores in zip(told["metrics"], directory.lines("metrics"), strict=True):
+        assert line.items() <= scores.items()
+        assert {"t", "K", "bound", "cluster_accuracy", "class_accuracy"} <= line.keys()
+
+
+def test_an_unfinished_run_has_no_summary_and_says_how_to_go_on(tmp_path):
+    run = started(MGR, tmp_path / "run")
+    go_on(run, 3)
+    with pytest.raises(RunError, match=r"result\.json is missing: the run has not got so far\. Go on with it"):
+        summary(run.directory)
+
+
+# -- what cannot be resumed --------------------------------------------------------------------------------------
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_run_whose_checkpoint_cannot_be_used_stays_as_it_is(tmp_path):
+    path = tmp_path / "run"
+    go_on(started(MGR, path), 60)
+    RunDirectory(path).append("events", {"event": "later"})
+    checkpoint = path / "checkpoint.safetensors"
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-1])
+    before = contents(path)
+    with pytest.raises(RunError, match="is not a whole checkpoint"):
+        resumed(path)
+    assert contents(path) == before
+
+
+def test_a_checkpoint_of_something_else_than_a_run_is_refused(tmp_path):
+    run = started(MGR, tmp_path / "run")
+    save_checkpoint(run.directory.checkpoint, run.learner, {"mine": 1})
+    before = contents(tmp_path)
+    with pytest.raises(RunError) as error:
+        run.resume()
+    assert str(error.value) == (
+        f"{run.directory.checkpoint} was written by something else than a run. "
+        "Put back the one that the run wrote, or start anew in another directory."
+    )
+    assert contents(tmp_path) == before
+
+
+def test_a_log_that_lacks_lines_of_before_the_checkpoint_is_refused(tmp_path):
+    path = tmp_path / "run"
+    go_on(started(MGR, path), 60)
+    (path / "metrics.jsonl").write_bytes(b"")
+    before = contents(path)
+    with pytest.raises(RunError, match=r"metrics\.jsonl has 0 bytes, but \d+ had been logged by the checkpoint"):
+        resumed(path)
+    assert contents(path) == before
+
+
+# -- threads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("as_before")
+def test_a_process_uses_as_many_threads_as_it_is_told_and_says_how_many():
+    torch.set_num_threads(2)
+    assert use_threads(None) == 2
+    assert use_threads(1) == torch.get_num_threads() == 1
+
+
+@pytest.mark.usefixtures("as_before")
+def test_numbers_too_small_to_matter_are_zero():
+    torch.set_flush_denormal(False)
+    tiny = torch.tensor([1e-39])
+    assert (tiny * 0.5).item() > 0
+    use_threads(None)
+    assert (tiny * 0.5).item() == 0
+
+
+@pytest.mark.parametrize("threads", [0, -1])
+def test_less_than_one_thread_is_refused(threads):
+    with pytest.raises(ConfigError) as error:
+        use_threads(threads)
+    assert str(error.value) == f"The number of threads must be an int in the range [1, inf). Got {threads} instead."

@@ -1,0 +1,231 @@
+import copy
+import gc
+
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from curlicue.config import Emission, Every, ReplayConfig
+from curlicue.learn.events import StepTaken
+from curlicue.learn.trainer import Trainer
+from curlicue.model.elbo import ElboTerms, elbo, elbo_given
+from curlicue.rng import named_generator
+
+
+def twin(rng: Generator) -> Generator:
+    """A generator that will draw what `rng` would, without drawing it."""
+    return torch.Generator().set_state(rng.get_state())
+
+
+def parameters(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.named_parameters()}
+
+
+def moments(trainer: Trainer) -> dict[str, dict[str, Tensor]]:
+    state = trainer.optimiser.state
+    return {name: copy.deepcopy(state.get(value, {})) for name, value in trainer.model.named_parameters()}
+
+
+def warmed_up(trainer: Trainer, x: Tensor, steps: int = 3) -> Trainer:
+    for _ in range(steps):
+        trainer.real_step(trainer.elbo(x))
+    return trainer
+
+
+def assert_tells_of(event: StepTaken, terms: ElboTerms) -> None:
+    for name in ("bound", "log_p_x", "kl_z", "kl_y"):
+        assert getattr(event, name) == pytest.approx(getattr(terms, name).mean().item(), rel=1e-5, abs=1e-6)
+
+
+# -- climbing ----------------------------------------------------------------------------------------------------
+
+
+def test_climbing_raises_the_bound(make_learner, make_batch):
+    trainer, x = make_learner(K=3, learning_rate=0.01), make_batch(20)
+    before = elbo(trainer.model, x, named_generator(0, "z")).bound.mean()
+    warmed_up(trainer, x, 100)
+    assert elbo(trainer.model, x, named_generator(0, "z")).bound.mean() > before + 0.3
+
+
+def test_adam_has_the_settings_of_tensorflow(make_learner):
+    defaults = make_learner(learning_rate=0.25).optimiser.defaults
+    assert (defaults["lr"], defaults["betas"], defaults["eps"]) == (0.25, (0.9, 0.999), 1e-8)
+    assert not defaults["weight_decay"]
+    assert not defaults["amsgrad"]
+
+
+def test_climbing_on_some_parameters_leaves_the_others_and_their_moments_bit_for_bit(make_learner, make_batch):
+    trainer = warmed_up(make_learner(K=3), make_batch())
+    before, old = parameters(trainer), moments(trainer)
+    trainer.climb(trainer.elbo(make_batch()), only=trainer.model.component_parameters())
+    for name, value in parameters(trainer).items():
+        assert torch.equal(value, before[name]) == (not name.startswith("heads."))
+    for name, state in moments(trainer).items():
+        assert torch.equal(state["step"], old[name]["step"]) == (not name.startswith("heads."))
+        assert torch.equal(state["exp_avg"], old[name]["exp_avg"]) == (not name.startswith("heads."))
+
+
+@pytest.mark.parametrize(("tau", "z_samples"), [(None, 1), (0.3, 1), (None, 4), (0.3, 4)])
+def test_the_bound_that_training_sees_is_the_one_its_settings_name(make_learner, make_batch, tau, z_samples):
+    trainer, x = make_learner(K=5, tau=tau, z_samples=z_samples), make_batch()
+    y = torch.tensor([4, 0, 1, 1, 2])
+    for seen, expected in (
+        (trainer.elbo, lambda rng: elbo(trainer.model, x, rng, tau=tau, z_samples=z_samples)),
+        (lambda x: trainer.elbo_given(x, y), lambda rng: elbo_given(trainer.model, x, y, rng, z_samples=z_samples)),
+    ):
+        terms = expected(twin(trainer.rng.latent))
+        assert torch.equal(seen(x).bound, terms.bound)
+
+
+def test_a_real_step_tells_the_means_of_its_terms_in_the_order_of_time(make_learner, make_batch):
+    trainer = make_learner(K=3)
+    for t in range(3):
+        terms = trainer.elbo(make_batch(seed=t))
+        event = trainer.real_step(terms, n_poor=t)
+        assert_tells_of(event, terms)
+        assert (event.t, event.K, event.rehearsed, event.n_poor) == (t, 3, False, t)
+
+
+# -- growing -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parent", [0, 2])
+def test_growing_keeps_the_optimisers_state_bit_for_bit_and_gives_the_newborn_none(make_learner, make_batch, parent):
+    trainer = warmed_up(make_learner(K=3, learning_rate=0.01), make_batch())
+    before = moments(trainer)
+    assert trainer.grow(parent) == 3
+    after = moments(trainer)
+    assert before.keys() == after.keys()
+    for name, state in after.items():
+        assert torch.equal(state["step"], before[name]["step"])
+        for moment in ("exp_avg", "exp_avg_sq"):
+            assert before[name][moment].any()
+            if name.startswith("heads."):
+                assert torch.equal(state[moment][:3], before[name][moment])
+                assert not state[moment][3].any()
+            else:
+                assert torch.equal(state[moment], before[name][moment])
+
+
+def test_growing_leaves_the_optimiser_with_the_parameters_of_the_model_and_the_states_of_no_others(
+    make_learner, make_batch
+):
+    trainer = warmed_up(make_learner(K=3), make_batch())
+    trainer.grow(1)
+    own = [id(p) for p in trainer.model.parameters()]
+    assert sorted(own) == sorted(id(p) for group in trainer.optimiser.param_groups for p in group["params"])
+    assert sorted(own) == sorted(id(p) for p in trainer.optimiser.state)
+
+
+def test_a_learner_may_grow_before_its_first_step_and_then_trains_the_newborn(make_learner, make_batch):
+    trainer = make_learner(K=2)
+    trainer.grow(0)
+    before = parameters(trainer)
+    trainer.real_step(trainer.elbo(make_batch()))
+    for name, value in parameters(trainer).items():
+        if name.startswith("heads."):
+            assert all((value[k] != before[name][k]).any() for k in range(3))
+
+
+def test_growing_while_the_graph_of_the_last_step_is_alive_leaves_no_gradient_short(make_learner, make_batch):
+    trainer, x = make_learner(K=2), make_batch()
+    old_terms = trainer.elbo(x)
+    trainer.real_step(old_terms)
+    newborn = trainer.grow(0)
+    before = parameters(trainer)
+    trainer.climb(trainer.elbo_given(x, torch.full((len(x),), newborn)))
+    for name, head in trainer.model.heads.items():
+        assert head.grad.shape == head.shape
+        assert head.grad[newborn].any()
+        assert not torch.equal(head[newborn], before[f"heads.{name}"][newborn])
+    assert old_terms.bound.grad_fn is not None
+
+
+def test_a_newborn_has_not_been_used_yet(make_learner, make_batch):
+    trainer = warmed_up(make_learner(K=2), make_batch())
+    before = trainer.counts.clone()
+    trainer.grow(1)
+    assert torch.equal(trainer.counts, torch.cat([before, torch.zeros(1)]))
+
+
+# -- rehearsing --------------------------------------------------------------------------------------------------
+
+
+def remembering(make_learner, x: Tensor, **replay: object) -> Trainer:
+    """A learner whose snapshot was taken a few steps ago."""
+    settings = ReplayConfig(**{"snapshots": Every(1000)} | replay)
+    trainer = warmed_up(make_learner(K=4, learning_rate=0.05, tau=None, replay=settings), x)
+    trainer.take_snapshot()
+    return warmed_up(trainer, x)
+
+
+@pytest.mark.parametrize("emission", list(Emission))
+@pytest.mark.parametrize("labelled", [False, True])
+def test_rehearsing_climbs_the_plain_bound_or_with_labels_that_of_the_dreaming_component(
+    make_learner, make_batch, labelled, emission
+):
+    trainer = remembering(make_learner, make_batch(7), labelled=labelled, emission=emission)
+    dream, y = trainer.snapshot.dream(7, emission, twin(trainer.rng.replay))
+    latent = twin(trainer.rng.latent)
+    terms = elbo_given(trainer.model, dream, y, latent) if labelled else elbo(trainer.model, dream, latent)
+    before = parameters(trainer)
+    event = trainer.rehearse()
+    assert_tells_of(event, terms)
+    assert (event.t, event.K, event.rehearsed, event.n_poor) == (6, 4, True, 0)
+    assert all(not torch.equal(value, before[name]) for name, value in parameters(trainer).items())
+
+
+def test_rehearsal_shows_what_the_snapshot_dreams_whatever_the_model_has_become(make_learner, make_batch):
+    trainer = remembering(make_learner, make_batch(7))
+    dream, _ = trainer.snapshot.dream(7, Emission.THRESHOLD, twin(trainer.rng.replay))
+    with torch.no_grad():
+        for parameter in trainer.model.parameters():
+            parameter.mul_(-3)
+    terms = elbo(trainer.model, dream, twin(trainer.rng.latent))
+    assert_tells_of(trainer.rehearse(), terms)
+
+
+def test_rehearsing_does_not_touch_the_snapshot(make_learner, make_batch):
+    trainer = remembering(make_learner, make_batch(7))
+    before = copy.deepcopy(trainer.snapshot.model.state_dict())
+    for _ in range(3):
+        trainer.rehearse()
+    for name, value in trainer.snapshot.model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_real_batches_count_towards_pi_and_rehearsed_ones_do_not(make_learner, make_batch):
+    trainer = remembering(make_learner, make_batch(7))
+    before, x = trainer.counts.clone(), make_batch(5, seed=1)
+    trainer.rehearse()
+    assert torch.equal(trainer.counts, before)
+    q_y = trainer.model.log_q_y(trainer.model.encode(x)).exp().detach()
+    trainer.real_step(trainer.elbo(x))
+    torch.testing.assert_close(trainer.counts, before + q_y.double().sum(0))
+
+
+def test_a_rehearsed_batch_is_as_large_as_the_last_real_one(make_learner, make_batch):
+    trainer, sizes = remembering(make_learner, make_batch(7)), []
+    trainer.model.encoder.register_forward_hook(lambda _, args, __: sizes.append(len(args[0])))
+    trainer.real_step(trainer.elbo(make_batch(11)))
+    trainer.rehearse()
+    assert sizes == [11, 11]
+
+
+# -- what a learner is not -----------------------------------------------------------------------------------------
+
+
+def live_tensors() -> int:
+    gc.collect()
+    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+
+def test_memory_does_not_grow_with_the_number_of_steps(make_learner, make_batch):
+    replay = ReplayConfig(snapshots=Every(10))
+    trainer, x = make_learner(K=3, tau=0.3, replay=replay), make_batch()
+    for _ in trainer.learn(lambda t: x, 40):
+        pass
+    before = live_tensors()
+    for _ in trainer.learn(lambda t: x, 340):
+        pass
+    assert live_tensors() == before

@@ -1,0 +1,822 @@
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+import curlicue
+from curlicue import cli
+from curlicue.cli import Settings, configure, main
+from curlicue.config import (
+    PRESETS,
+    BeforeBirth,
+    Drift,
+    Every,
+    ExpansionConfig,
+    Iid,
+    Never,
+    ReplayConfig,
+    RunConfig,
+    Sequential,
+    Tuned,
+)
+from curlicue.errors import ConfigError
+
+SMALL = ("train", "--preset", "digits", "--steps", "20", "--n-z", "2", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is found, and nothing left behind, outside of a folder of this test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CURLICUE_CACHE", str(tmp_path / "no cache"))
+    monkeypatch.delenv("CURLICUE_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
+
+
+class Answer:
+    """What a command said and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+Command = Callable[..., Answer]
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*arguments: object) -> Answer:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Answer(code, *capsys.readouterr())
+
+    return call
+
+
+def contents(path: Path) -> dict[str, bytes | None]:
+    files = (p for p in path.rglob("*"))
+    return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in files}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("finished") / "run"
+    main([*SMALL, "--out", str(path)])
+    return path
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+# -- help --------------------------------------------------------------------------------------------------------
+
+OPTIONS = {
+    "train": {*(field.name for field in fields(Settings)), "out", "resume", "data_dir", "threads"},
+    "demo": {"out"},
+    "data": {"data_dir"},
+    "result": {"out"},
+}
+
+
+@pytest.mark.parametrize("subcommand", OPTIONS)
+def test_help_names_every_option_and_no_other(command, subcommand):
+    answer = command(subcommand, "--help")
+    assert (answer.code, answer.err) == (0, "")
+    named = set(re.findall(r"^[│ ] +--([a-z][a-z-]*)", answer.out, re.MULTILINE))
+    assert named == {name.replace("_", "-") for name in OPTIONS[subcommand]}
+
+
+def test_help_names_every_subcommand(command):
+    answer = command("--help")
+    assert answer.code == 0
+    assert set(re.findall(r"• (\w+)", answer.out)) == OPTIONS.keys()
+
+
+def test_the_version_is_that_of_the_package(command):
+    answer = command("--version")
+    assert (answer.code, answer.out, answer.err) == (0, f"{curlicue.__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("train", "--nope"), "--nope"),
+        (("train", "--preset", "nope"), "nope"),
+        (("train", "--steps", "many"), "many"),
+        (("nope",), "nope"),
+        ((), "train"),
+        (("result",), "PATH"),
+    ],
+)
+def test_what_the_command_does_not_know_ends_it_with_code_2(command, tmp_path, arguments, named):
+    answer = command(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert named in answer.err
+    assert not contents(tmp_path)
+
+
+# -- settings ----------------------------------------------------------------------------------------------------
+
+
+def asked(preset: str = "digits", n_classes: int = 10, **settings: Any) -> RunConfig:
+    return configure(PRESETS[preset], Settings(preset=preset, **settings), n_classes)
+
+
+def learner(preset: str = "digits", **changes: Any) -> RunConfig:
+    config = PRESETS[preset]
+    return replace(config, learner=replace(config.learner, **changes))
+
+
+def model(**changes: Any) -> RunConfig:
+    return replace(PRESETS["digits"], model=replace(PRESETS["digits"].model, **changes))
+
+
+def expansion(**changes: Any) -> RunConfig:
+    return learner(expansion=replace(PRESETS["digits"].learner.expansion, **changes))
+
+
+def replay(**changes: Any) -> RunConfig:
+    return learner(replay=replace(PRESETS["digits"].learner.replay, **changes))
+
+
+DIGITS = PRESETS["digits"]
+MEANINGS: dict[str, list[tuple[Any, RunConfig]]] = {
+    "preset": [("digits", DIGITS)],
+    "dataset": [("mnist", replace(DIGITS, dataset="mnist"))],
+    "scenario": [
+        ("iid", replace(DIGITS, scenario=Iid())),
+        ("sequential", replace(DIGITS, scenario=Sequential(1))),
+        ("drift", replace(DIGITS, scenario=Drift())),
+    ],
+    "at_once": [(2, replace(DIGITS, scenario=Sequential(2)))],
+    "steps": [(10_000, DIGITS)],
+    "seed": [(7, replace(DIGITS, seed=7))],
+    "batch_size": [(32, replace(DIGITS, batch_size=32))],
+    "expansion": [(True, DIGITS), (False, learner(expansion=None))],
+    "c_new": [(-50.0, expansion(c_new=-50.0))],
+    "n_new": [(7, expansion(n_new=7))],
+    "tuned": [("all", expansion(tuned=Tuned.ALL)), ("heads", expansion(tuned=Tuned.HEADS))],
+    "components": [(3, model(K=3))],
+    "max_components": [(25, expansion(max_components=25))],
+    "replay": [
+        ("none", learner(replay=None)),
+        ("mgr", replay(labelled=False)),
+        ("smgr", replay(labelled=True)),
+    ],
+    "snapshots": [
+        ("never", replay(snapshots=Never())),
+        ("dynamic", replay(snapshots=BeforeBirth())),
+        ("T", replay(snapshots=Every(1000))),
+        ("0.1T", replay(snapshots=Every(100))),
+        ("77", replay(snapshots=Every(77))),
+    ],
+    "n_z": [(5, model(n_z=5))],
+    "z_samples": [(4, learner(z_samples=4))],
+    "exact": [(True, learner(tau=None)), (False, DIGITS)],
+    "learning_rate": [(0.25, learner(learning_rate=0.25))],
+}
+
+
+def test_the_meaning_of_every_option_is_tested():
+    assert MEANINGS.keys() == {field.name for field in fields(Settings)}
+
+
+@pytest.mark.parametrize("option", MEANINGS)
+def test_an_option_changes_what_it_names_and_nothing_else(option):
+    for value, expected in MEANINGS[option]:
+        assert configure(DIGITS, replace(Settings(preset="digits"), **{option: value}), 10) == expected
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_without_options_is_as_the_paper_has_it(preset):
+    assert asked(preset) == PRESETS[preset]
+
+
+def test_options_of_the_command_line_arrive(monkeypatch, command):
+    seen: list[Settings] = []
+
+    def stop(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfig:
+        seen.append(settings)
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr(cli, "configure", stop)
+    given = Settings(
+        preset="digits",
+        scenario="sequential",
+        at_once=2,
+        steps=30,
+        seed=4,
+        batch_size=5,
+        expansion=True,
+        c_new=-12.5,
+        n_new=6,
+        tuned="heads",
+        components=2,
+        max_components=9,
+        replay="smgr",
+        snapshots="0.1T",
+        n_z=3,
+        z_samples=2,
+        exact=True,
+        learning_rate=0.01,
+    )
+    values = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in ("exact", "dataset")}
+    options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", value)]
+    assert command("train", *options, "--exact").err == "curlicue: far enough\n"
+    assert seen == [given]
+
+
+@pytest.mark.parametrize(
+    ("steps", "snapshots", "evaluate", "checkpoint"), [(20_000, 2000, 1000, 4000), (500, 50, 25, 100), (3, 1, 1, 1)]
+)
+def test_periods_scale_with_the_steps(steps, snapshots, evaluate, checkpoint):
+    config = asked(steps=steps)
+    assert config.learner.replay.snapshots == Every(snapshots)
+    assert (config.steps, config.evaluate_every, config.checkpoint_every) == (steps, evaluate, checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("scenario", "at_once", "n_classes", "period"),
+    [
+        ("sequential", None, 10, 60),
+        ("sequential", 2, 10, 120),
+        ("sequential", 3, 10, 150),  # three, three, three and one: four tasks
+        ("sequential", 10, 10, 600),
+        ("drift", None, 50, 12),
+        ("iid", None, 10, 60),
+    ],
+)
+def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at_once, n_classes, period):
+    settings = {"scenario": scenario, "at_once": at_once, "steps": 600, "n_classes": n_classes}
+    assert asked(**settings, snapshots="T").learner.replay.snapshots == Every(period)
+    assert asked(**settings, snapshots="0.1T").learner.replay.snapshots == Every(max(1, period // 10))
+
+
+def test_replay_and_expansion_can_be_added_to_a_preset_without():
+    config = asked("iid-mnist", replay="smgr", snapshots="dynamic")
+    assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True)
+    config = asked("split-mnist", expansion=True, c_new=-3.0)
+    assert config.learner.expansion == ExpansionConfig(c_new=-3.0)
+
+
+def test_mgr_takes_the_labels_from_a_preset_with_smgr():
+    assert PRESETS["split-mnist"].learner.replay.labelled
+    assert not asked("split-mnist", replay="mgr").learner.replay.labelled
+    assert asked("split-mnist").learner.replay.labelled
+
+
+# -- settings that cannot work -----------------------------------------------------------------------------------
+
+AT_LEAST_1 = "The '{}' setting must be an int in the range [1, inf). Got {} instead."
+REFUSED: list[tuple[str, str]] = [
+    ("--steps 0", AT_LEAST_1.format("steps", 0)),
+    ("--steps -5", AT_LEAST_1.format("steps", -5)),
+    ("--batch-size 0", AT_LEAST_1.format("batch_size", 0)),
+    ("--n-z 0", AT_LEAST_1.format("n_z", 0)),
+    ("--components 0", AT_LEAST_1.format("K", 0)),
+    ("--n-new 0", AT_LEAST_1.format("n_new", 0)),
+    ("--z-samples 0", AT_LEAST_1.format("z_samples", 0)),
+    ("--at-once 0", AT_LEAST_1.format("at_once", 0)),
+    ("--scenario sequential --at-once 0", AT_LEAST_1.format("at_once", 0)),
+    ("--at-once 11", "The 'at_once' setting must be at most 10, the number of classes. Got 11 instead."),
+    (
+        "--max-components 0",
+        "The 'max_components' setting must be None or an int in the range [1, inf). Got 0 instead.",
+    ),
+    ("--c-new nan", "The 'c_new' setting must be a finite number of nats. Got nan instead."),
+    ("--learning-rate 0", "The 'learning_rate' setting must be a float in the range (0, inf). Got 0.0 instead."),
+    ("--snapshots 0", AT_LEAST_1.format("steps", 0)),
+    (
+        "--snapshots often",
+        "--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got 'often' instead.",
+    ),
+    (
+        "--snapshots -3",
+        "--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got '-3' instead.",
+    ),
+    (
+        "--replay none --snapshots T",
+        "--snapshots only matters with replay. Add --replay mgr or --replay smgr.",
+    ),
+    (
+        "--expansion False --c-new -3 --tuned all",
+        "--c-new, --tuned only matters where components are born. Add --expansion True.",
+    ),
+    (
+        "--scenario iid --at-once 2",
+        "--at-once goes with a sequential scenario. Add --scenario sequential.",
+    ),
+    ("--threads 0", "The number of threads must be an int in the range [1, inf). Got 0 instead."),
+    ("--threads -1", "The number of threads must be an int in the range [1, inf). Got -1 instead."),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED, ids=[options for options, _ in REFUSED])
+def test_settings_that_cannot_work_are_one_line_of_error_and_leave_nothing_behind(command, tmp_path, options, message):
+    answer = command("train", "--preset", "digits", *options.split())
+    assert (answer.code, answer.out, answer.err) == (1, "", f"curlicue: {message}\n")
+    assert not contents(tmp_path)
+
+
+def test_options_that_a_preset_would_ignore_are_refused():
+    with pytest.raises(ConfigError, match="--at-once goes with a sequential scenario"):
+        asked("iid-mnist", at_once=2)
+    with pytest.raises(ConfigError, match="--snapshots only matters with replay"):
+        asked("iid-mnist", snapshots="T")
+    with pytest.raises(ConfigError, match="--n-new only matters where components are born"):
+        asked("split-mnist", n_new=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ("--steps 40", "--steps"),
+        ("--preset digits --n-z 3", "--preset, --n-z"),
+        ("--out elsewhere", "--out"),
+    ],
+)
+def test_a_resumed_run_keeps_its_settings(command, run, options, named):
+    before = contents(run.parent)
+    answer = command("train", "--resume", run, *options.split())
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == f"curlicue: --resume goes on with the settings the run has. Leave out {named}.\n"
+    assert contents(run.parent) == before
+
+
+# -- run directories that cannot be used -------------------------------------------------------------------------
+
+
+def edit_config(run: Path, *keys: str, value: object) -> None:
+    config = json.loads((run / "config.json").read_text())
+    inner = config
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    (run / "config.json").write_text(json.dumps(config))
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip(path: Path) -> None:
+    spoiled = bytearray(path.read_bytes())
+    spoiled[-3] ^= 0x10
+    path.write_bytes(spoiled)
+
+
+def newer(path: Path) -> None:
+    save_file({"x": torch.zeros(1)}, path, metadata={"curlicue": json.dumps({"format": 999})})
+
+
+CHECKPOINT = "checkpoint.safetensors"
+SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a truncated checkpoint": (lambda run: cut(run / CHECKPOINT), "{run}/checkpoint.safetensors is not a whole"),
+    "an edited checkpoint": (lambda run: flip(run / CHECKPOINT), "{run}/checkpoint.safetensors is not a whole"),
+    "a foreign checkpoint": (
+        lambda run: (run / CHECKPOINT).write_text("a shopping list"),
+        "{run}/checkpoint.safetensors is not a whole checkpoint",
+    ),
+    "a newer checkpoint": (
+        lambda run: newer(run / CHECKPOINT),
+        "{run}/checkpoint.safetensors has checkpoint format 999",
+    ),
+    "no settings": (lambda run: (run / "config.json").unlink(), "{run} is not a run directory (it has no config.json)"),
+    "half the settings": (lambda run: cut(run / "config.json"), "{run}/config.json is damaged ("),
+    "a list of settings": (lambda run: (run / "config.json").write_text("[]"), "{run}/config.json is damaged ("),
+    "other n_z": (
+        lambda run: edit_config(run, "model", "n_z", value=3),
+        "{run}/checkpoint.safetensors does not fit the settings: model/decoder.0.weight is float32 [200, 2] in it, "
+        "but these settings make it float32 [200, 3]. Resume with the settings it was written with.",
+    ),
+    "other widths": (
+        lambda run: edit_config(run, "model", "encoder", value=[200, 50]),
+        "{run}/checkpoint.safetensors does not fit the settings: model/encoder.2.bias is float32 [100] in it",
+    ),
+    "labels from now on": (
+        lambda run: edit_config(run, "supervised", value=True),
+        "{run}/checkpoint.safetensors does not fit the settings: component_of is absent in it",
+    ),
+    "a setting of the wrong type": (
+        lambda run: edit_config(run, "model", "n_z", value="many"),
+        "config.model.n_z must be of type int. Got 'many' instead.",
+    ),
+    "an unknown setting": (lambda run: edit_config(run, "magic", value=1), "config must be made of dataset, scenario"),
+    "an impossible setting": (lambda run: edit_config(run, "steps", value=0), AT_LEAST_1.format("steps", 0)),
+    "an unknown data set": (
+        lambda run: edit_config(run, "dataset", value="nope"),
+        "There is no data set called 'nope'. Choose one of digits, mnist, mnist-60k, omniglot",
+    ),
+    "half a log": (lambda run: cut(run / "metrics.jsonl"), "{run}/metrics.jsonl has "),
+    "no environment": (lambda run: (run / "environment.json").unlink(), "{run}/environment.json is missing"),
+}
+
+
+@pytest.mark.parametrize("damage", SPOILT)
+def test_a_run_that_cannot_be_resumed_is_one_line_of_error_and_stays_as_it_is(command, run, damage):
+    spoil, message = SPOILT[damage]
+    spoil(run)
+    before = contents(run.parent)
+    answer = command("train", "--resume", run)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"curlicue: {message.format(run=run)}")
+    assert answer.err.count("\n") == 1
+    assert contents(run.parent) == before
+
+
+def test_a_directory_with_anything_in_it_is_never_overwritten(command, run):
+    before = contents(run.parent)
+    answer = command(*SMALL, "--out", run)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: {run} is not empty. Choose another --out, or go on with the run in it: --resume {run}\n"
+    )
+    assert contents(run.parent) == before
+
+
+def test_a_place_that_cannot_be_written_is_one_line_of_error(command, tmp_path):
+    (tmp_path / "file").touch()
+    answer = command(*SMALL, "--out", tmp_path / "file" / "run")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == f"curlicue: [Errno 20] Not a directory: '{tmp_path}/file/run/births'\n"
+
+
+def test_missing_data_are_an_error_that_names_the_place(command, tmp_path):
+    answer = command("train", "--preset", "mnist", "--data-dir", tmp_path / "none")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: The data directory {tmp_path}/none does not exist. Create it, or correct the one you gave.\n"
+    )
+
+
+# -- data --------------------------------------------------------------------------------------------------------
+
+
+def test_data_says_what_is_missing_without_a_network(command, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("CURLICUE_DATA", str(tmp_path / "data"))
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: pytest.fail("went to the network"))
+    answer = command("data")
+    assert (answer.code, answer.err) == (0, "")
+    rows = {(cells[0], cells[2]) for line in answer.out.splitlines() if len(cells := line.split("│")[1:-1]) == 6}
+    rows = {(name.strip(), state.strip()) for name, state in rows}
+    assert rows == {("mnist", "missing"), ("omniglot", "missing"), ("digits", "ok")}
+    assert answer.out.endswith("Fetch what is missing with: curlicue data mnist omniglot\n")
+
+
+def test_data_says_where_a_damaged_file_lies(command, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train-images-idx3-ubyte").write_bytes(b"not these")
+    answer = command("data", "--data-dir", "data")
+    row = next(line for line in answer.out.splitlines() if "train-images" in line)
+    cells = [cell.strip() for cell in row.split("│")[1:-1]]
+    assert cells == ["mnist", "train-images-idx3-ubyte.gz", "damaged", "given", "9", "data/train-images-idx3-ubyte"]
+
+
+def test_the_path_of_a_file_is_whole_where_there_is_no_terminal(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    place = tmp_path / ("a-long-name-" * 12)
+    place.mkdir()
+    (place / "train-images-idx3-ubyte").write_bytes(b"not these")
+    assert str(place / "train-images-idx3-ubyte") in command("data", "--data-dir", place).out
+
+
+def test_a_missing_data_directory_is_an_error_that_names_the_variable(command, tmp_path, monkeypatch):
+    monkeypatch.setenv("CURLICUE_DATA", str(tmp_path / "none"))
+    answer = command("data")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: The data directory {tmp_path}/none does not exist. Create it, or correct CURLICUE_DATA.\n"
+    )
+
+
+def test_an_unknown_data_set_is_an_error_that_names_the_known(command):
+    answer = command("data", "cifar")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("curlicue: There is no data set called 'cifar'. Choose one of digits, mnist,")
+
+
+def test_a_download_is_shown_beside_the_output_and_its_absence_is_not(capsys):
+    with cli._download_bar() as progress:
+        pass
+    assert capsys.readouterr() == ("", "")
+    with cli._download_bar() as progress:
+        progress("images.gz", 10, 100)
+        progress("images.gz", 100, 100)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "images.gz" in shown.err
+    assert "100/100 bytes" in shown.err
+
+
+# -- runs --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_says_where_it_writes_how_far_it_is_and_what_came_out(command, tmp_path):
+    answer = command(*SMALL, "--out", "runs [1]")  # no markup
+    lines = answer.out.splitlines()
+    assert (answer.code, answer.err) == (0, "")
+    assert lines[0] == "Run directory: runs [1]"
+    assert [line.split(":")[0] for line in lines[1:11]] == [f"step {t}/20" for t in range(2, 21, 2)]
+    result = json.loads((tmp_path / "runs [1]" / "result.json").read_text())
+    assert lines[10] == f"step 20/20: K 1, cluster accuracy {100 * result['cluster_accuracy']:.2f} %"
+    assert lines[11].strip() == "after 20 steps"
+    assert f"{result['bound']:.2f} nats" in answer.out
+    assert lines[-1].startswith("└")
+
+
+def test_a_run_has_a_place_of_its_own_by_default(command, tmp_path):
+    (tmp_path / "runs" / "digits-seed3").mkdir(parents=True)
+    (tmp_path / "runs" / "digits-seed3-2").mkdir()
+    answer = command("train", "--preset", "digits", "--steps", "1", "--seed", "3")
+    assert answer.out.startswith("Run directory: runs/digits-seed3-3\n")
+    assert (tmp_path / "runs" / "digits-seed3-3" / "result.json").is_file()
+
+
+def test_the_demo_is_the_digits(command, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(cli, "train", lambda settings, out: seen.append((settings, out)))
+    assert command("demo").code == command("demo", "--out", "here").code == 0
+    assert seen == [(Settings(preset="digits"), Path("runs/demo")), (Settings(preset="digits"), Path("here"))]
+
+
+def test_a_birth_is_told(capsys):
+    line = cli._progress_line()
+    task = line.add_task("", K=1, bound=0.0, score="")
+    born = cli.ComponentBorn(41, 3, 1, 4, None, None, torch.zeros(1, 1))
+    cli._show(born, line, task, 100)
+    assert capsys.readouterr().out == "step 41: component 3 is born from 1\n"
+
+
+def test_a_resumed_run_has_the_threads_it_had_unless_told_otherwise(command, run, monkeypatch):
+    seen: list[int] = []
+    monkeypatch.setattr(cli, "use_threads", lambda threads: seen.append(threads) or threads)
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "threads": 3}))
+    assert command("train", "--resume", run).code == 0
+    assert command("train", "--resume", run, "--threads", 2).code == 0
+    assert seen == [3, 2]
+
+
+def test_the_environment_of_a_run_has_its_threads(finished):
+    environment = json.loads((finished / "environment.json").read_text())
+    assert environment["threads"] == 1
+    assert environment["cores"] == os.cpu_count()
+    assert environment["versions"]["torch"] == torch.__version__
+    assert "commit" in environment
+
+
+# -- results -----------------------------------------------------------------------------------------------------
+
+
+def test_the_result_of_a_run_is_shown_and_written_as_one_file(command, finished, tmp_path):
+    answer = command("result", finished, "--out", tmp_path / "new" / "a.json")
+    assert (answer.code, answer.err) == (0, "")
+    told = json.loads((tmp_path / "new" / "a.json").read_text())
+    assert told.keys() == {"config", "result", "metrics", "births", "snapshots", "environment", "timing"}
+    for name in ("config", "result", "environment", "timing"):
+        assert told[name] == json.loads((finished / f"{name}.json").read_text())
+    assert [line["t"] for line in told["metrics"]] == list(range(1, 21))
+
+    cells = [[c.strip() for c in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
+    result = told["result"]
+    assert dict(cells) == {
+        "components K (used)": f"{result['K']} ({result['n_used']})",
+        "cluster accuracy": f"{100 * result['cluster_accuracy']:.2f} %",
+        "hungarian accuracy": f"{100 * result['hungarian_accuracy']:.2f} %",
+        **{f"{k}-NN error": f"{100 * result['knn_error'][k]:.2f} %" for k in ("3", "5", "10")},
+        "NMI": f"{result['nmi']:.3f}",
+        "ARI": f"{result['ari']:.3f}",
+        "bound": f"{result['bound']:.2f} nats",
+    }
+
+
+def test_without_a_file_to_write_the_result_is_only_shown(command, run):
+    before = contents(run.parent)
+    assert "cluster accuracy" in command("result", run).out
+    assert contents(run.parent) == before
+
+
+def test_a_bound_that_is_not_a_number_is_shown_as_such(command, run):
+    result = json.loads((run / "result.json").read_text())
+    (run / "result.json").write_text(json.dumps({**result, "bound": None}))
+    assert re.search(r"bound +│ not finite", command("result", run).out)
+
+
+def test_an_unfinished_run_has_no_result_and_says_how_to_go_on(command, run):
+    (run / "result.json").unlink()
+    answer = command("result", run, "--out", "a.json")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: {run}/result.json is missing: the run has not got so far. Go on with it: --resume {run}\n"
+    )
+    assert not Path("a.json").exists()
+
+
+def test_a_folder_that_is_no_run_has_no_result(command, tmp_path):
+    answer = command("result", tmp_path)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: {tmp_path} is not a run directory (it has no config.json). Start a run with: curlicue train\n"
+    )
+
+
+def test_a_damaged_log_has_no_result(command, run):
+    cut(run / "metrics.jsonl")
+    answer = command("result", run)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"curlicue: {run}/metrics.jsonl is damaged (")
+
+
+# -- in a terminal -----------------------------------------------------------------------------------------------
+
+
+def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> StringIO:
+    screen = StringIO()
+    console = Console(file=screen, force_terminal=True, width=width, color_system=None, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(cli, "out", console)
+    return screen
+
+
+def frames(screen: StringIO) -> list[str]:
+    """What the live line has shown, one after the other."""
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+    return [frame for frame in re.split(r"[\r\n]+", text) if re.search(r"step \d+/", frame)]
+
+
+LIVE = r"step \d+/{}  K \d+  bound -?\d+\.\d +(accuracy \d+\.\d %)? +(\d+ steps/s)? +(\d+:\d\d:\d\d|-:--:--)\s*$"
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize(("t", "K", "bound"), [(1, 1, 0.0), (54_321, 25, -98.7), (99_999, 125, -1234.5)])
+def test_the_live_line_is_whole_in_any_usual_terminal(monkeypatch, width, t, K, bound):
+    screen = terminal(monkeypatch, width)
+    clock = [0.0]
+    line = cli._progress_line()
+    line.get_time = lambda: clock[0]
+    task = line.add_task("", total=100_000, completed=t - 1, K=K, bound=bound, score="accuracy 100.0 %")
+    clock[0] = 1 / 1234
+    line.update(task, advance=1)
+    clock[0] = 2 / 1234
+    line.update(task, advance=1)
+    cli.out.print(line.get_renderable())
+    (shown,) = screen.getvalue().splitlines()
+    assert len(shown) <= width
+    assert f"step {t + 1}/100000  K {K}  bound {bound:.1f} accuracy 100.0 % 1234 steps/s " in shown
+    assert re.search(LIVE.format(100_000), shown)
+
+
+def test_where_there_is_room_the_bar_has_it(monkeypatch):
+    screen = terminal(monkeypatch, 100)
+    line = cli._progress_line()
+    line.add_task("", total=100, completed=50, K=1, bound=0.0, score="")
+    cli.out.print(line.get_renderable())
+    assert re.match(r"[━╸╺ ]{20} step", screen.getvalue())
+
+
+def test_a_run_in_a_terminal_is_one_live_line_with_what_happens_above_it(monkeypatch, command, tmp_path):
+    screen = terminal(monkeypatch, 80)
+    assert command(*SMALL, "--out", "run").code == 0
+    shown = frames(screen)
+    assert all(len(frame) <= 80 for frame in shown)
+    assert all(re.search(LIVE.format(20), frame) for frame in shown)
+    accuracy = json.loads((tmp_path / "run" / "result.json").read_text())["cluster_accuracy"]
+    assert re.search(rf"step 20/20  K 1  bound -\d+\.\d accuracy {100 * accuracy:.1f} % \d+ steps/s 0:00:00", shown[-1])
+    assert "step 2/20: K" not in screen.getvalue()  # the lines for where there is no terminal
+    assert "after 20 steps" in screen.getvalue()
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_asks_and_the_second_one_ends(number):
+    before = signal.getsignal(number)
+    with cli._stoppable() as stopped:
+        signal.raise_signal(number)
+        assert stopped == [number]
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_an_impatient_interrupt_ends_without_a_traceback(monkeypatch, command):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "status", interrupted)
+    answer = command("data")
+    assert (answer.code, answer.out, answer.err) == (130, "", "")
+
+
+LONG = ("train", "--preset", "digits", "--steps", "400", "--n-new", "40", "--threads", "1")
+
+
+def spawn(*arguments: object) -> subprocess.Popen[str]:
+    words = [sys.executable, "-m", "curlicue", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+
+
+def lengths(path: Path) -> dict[str, int]:
+    """How long the logs were at the last checkpoint."""
+    with safe_open(path / CHECKPOINT, framework="pt") as file:
+        return dict(json.loads(file.metadata()["curlicue"])["extra"]["lengths"])
+
+
+def wait_for(process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 300
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be disturbed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def evaluations(path: Path) -> int:
+    log = path / "metrics.jsonl"
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def story(path: Path) -> dict[str, Any]:
+    """All that a run leaves behind, but for time and place."""
+    files = ("events.jsonl", "metrics.jsonl", "result.json", *(f"births/{p.name}" for p in path.glob("births/*")))
+    told: dict[str, Any] = {name: (path / name).read_bytes() for name in files}
+    with safe_open(path / CHECKPOINT, framework="pt") as file:
+        for name in file.keys():  # noqa: SIM118
+            told[name] = file.get_tensor(name).numpy().tobytes()
+    return told
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("uninterrupted") / "run"
+    process = spawn(*LONG, "--out", path)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert list(path.glob("births/*"))
+    return path
+
+
+def test_a_killed_run_goes_on_from_its_checkpoint_and_ends_as_if_never_killed(uninterrupted, tmp_path):
+    path = tmp_path / "run"
+    process = spawn(*LONG, "--out", path)
+    past_a_checkpoint = False
+    while not past_a_checkpoint:
+        wait_for(process, lambda: evaluations(path) >= 5 and (path / CHECKPOINT).exists())
+        process.send_signal(signal.SIGSTOP)  # so that it is not yet at the next one when it is killed
+        past_a_checkpoint = (path / "metrics.jsonl").stat().st_size > lengths(path)["metrics.jsonl"]
+        process.send_signal(signal.SIGCONT if not past_a_checkpoint else signal.SIGKILL)
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not (path / "result.json").exists()
+
+    process = spawn("train", "--resume", path)
+    _, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    assert story(path) == story(uninterrupted)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_saves_says_how_to_go_on_and_ends_as_if_never_stopped(
+    uninterrupted, tmp_path, command, number
+):
+    path = tmp_path / "run"
+    process = spawn(*LONG, "--out", path)
+    wait_for(process, lambda: evaluations(path) >= 2)
+    process.send_signal(number)
+    _, errors = process.communicate()
+    assert process.returncode == 130
+    stopped = re.fullmatch(r"Stopped at step (\d+); nothing is lost\. Go on with: curlicue (train .*)\n", errors)
+    assert stopped
+    assert stopped[2] == f"train --resume {path}"
+    assert int(stopped[1]) < 400
+    assert not (path / "result.json").exists()
+
+    answer = command(*stopped[2].split())
+    assert (answer.code, answer.err) == (0, "")
+    assert story(path) == story(uninterrupted)

@@ -1,0 +1,304 @@
+import json
+import math
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import curlicue
+from curlicue import records
+from curlicue.errors import RunError
+from curlicue.records import RunDirectory, environment, finite, write_atomically
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "run", {"steps": 3}, {"cores": 2})
+
+
+def fail(*_: object, **__: object) -> None:
+    raise OSError("no space left on device")
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+# -- files that are never half -----------------------------------------------------------------------------------
+
+
+def test_an_atomic_write_makes_the_folders_it_needs_and_replaces_what_was_there(tmp_path):
+    path = tmp_path / "a" / "b.bin"
+    for written in (b"first, and longer", b"second"):
+        write_atomically(path, written)
+        assert contents(tmp_path) == {"a/b.bin": written}
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_failed_write_leaves_the_old_file_whole_and_nothing_beside_it(tmp_path, monkeypatch, call):
+    path = tmp_path / "b.bin"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_atomically(path, b"new")
+    assert contents(tmp_path) == {"b.bin": b"old"}
+
+
+def test_an_atomic_write_is_on_disk_before_it_takes_the_old_ones_place(tmp_path, monkeypatch):
+    order: list[str] = []
+    for name in ("fsync", "replace"):
+        real: Callable[..., None] = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
+    write_atomically(tmp_path / "b.bin", b"x")
+    assert order == ["fsync", "replace"]
+
+
+# -- a new directory, an old one ---------------------------------------------------------------------------------
+
+
+def test_a_new_run_directory_has_settings_environment_empty_logs_and_room_for_births(directory):
+    assert contents(directory.path).keys() == {"config.json", "environment.json", "events.jsonl", "metrics.jsonl"}
+    assert directory.read("config") == {"steps": 3}
+    assert directory.read("environment") == {"cores": 2}
+    assert directory.lines("events") == directory.lines("metrics") == []
+    assert (directory.path / "births").is_dir()
+
+
+def test_an_empty_folder_will_do_for_a_new_run(tmp_path):
+    assert RunDirectory.create(tmp_path, {}, {}).has("config")
+
+
+def test_a_directory_with_anything_in_it_is_never_overwritten(tmp_path):
+    (tmp_path / "thesis.txt").write_text("chapter one")
+    with pytest.raises(RunError) as error:
+        RunDirectory.create(tmp_path, {}, {})
+    assert str(error.value) == (
+        f"{tmp_path} is not empty. Choose another --out, or go on with the run in it: --resume {tmp_path}"
+    )
+    assert contents(tmp_path) == {"thesis.txt": b"chapter one"}
+
+
+def test_a_file_is_no_place_for_a_run(tmp_path):
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(RunError, match="is not empty"):
+        RunDirectory.create(tmp_path / "run", {}, {})
+
+
+def test_settings_are_written_last_so_that_whatever_has_them_can_be_resumed(tmp_path, monkeypatch):
+    write = RunDirectory.write
+
+    def die_at_the_settings(self: RunDirectory, name: str, value: dict) -> None:
+        if name == "config":
+            raise KeyboardInterrupt
+        write(self, name, value)
+
+    monkeypatch.setattr(RunDirectory, "write", die_at_the_settings)
+    with pytest.raises(KeyboardInterrupt):
+        RunDirectory.create(tmp_path / "run", {}, {})
+    assert contents(tmp_path / "run").keys() == {"environment.json", "events.jsonl", "metrics.jsonl"}
+
+
+def test_a_folder_without_settings_is_not_a_run(tmp_path):
+    with pytest.raises(RunError) as error:
+        RunDirectory.open(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path} is not a run directory (it has no config.json). Start a run with: curlicue train"
+    )
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_the_run_has_not_written_yet_is_an_error_that_says_how_to_go_on(directory):
+    assert not directory.has("result")
+    with pytest.raises(RunError) as error:
+        directory.read("result")
+    path = directory.path
+    assert str(error.value) == (
+        f"{path / 'result.json'} is missing: the run has not got so far. Go on with it: --resume {path}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("damaged", "seen"),
+    [
+        (b'{"steps": 3', "Expecting ',' delimiter: line 1 column 12 (char 11)"),
+        (b"", "Expecting value: line 1 column 1 (char 0)"),
+        (b"[]", "expected an object, got list"),
+        (b"null", "expected an object, got NoneType"),
+        (b'{"a": "\xff"}', "'utf-8' codec can't decode byte 0xff in position 7: invalid start byte"),
+    ],
+)
+def test_a_damaged_file_is_an_error_that_says_where(directory, damaged, seen):
+    path = directory.path / "config.json"
+    path.write_bytes(damaged)
+    with pytest.raises(RunError) as error:
+        directory.read("config")
+    assert str(error.value) == f"{path} is damaged ({seen}). Start the run anew in another directory."
+
+
+@pytest.mark.parametrize("damaged", [b'{"t": 1}\n{"t": ', b'{"t": 1}\n\x00\x00', b"7\n"])
+def test_a_damaged_log_is_an_error_that_says_where(directory, damaged):
+    path = directory.path / "events.jsonl"
+    path.write_bytes(damaged)
+    with pytest.raises(RunError) as error:
+        directory.lines("events")
+    assert str(error.value).startswith(f"{path} is damaged (")
+    assert str(error.value).endswith("). Start the run anew in another directory.")
+
+
+def test_lines_come_back_in_the_order_they_were_appended(directory):
+    lines = [{"t": t, "bound": -0.1 * t} for t in range(5)]
+    for line in lines:
+        directory.append("metrics", line)
+    assert directory.lines("metrics") == lines
+    assert directory.lines("events") == []
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_what_is_not_a_number_is_null_in_logs_and_files(directory, number):
+    value = {"bound": number, "deep": {"list": [1.5, number], "pair": (number, 2)}, "name": "nan", "flag": True}
+    expected = {"bound": None, "deep": {"list": [1.5, None], "pair": [None, 2]}, "name": "nan", "flag": True}
+    assert finite(value) == expected
+    directory.append("events", value)
+    directory.write("result", value)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is not JSON")
+
+    for file in ("events.jsonl", "result.json"):
+        assert json.loads((directory.path / file).read_text(), parse_constant=refuse) == expected
+
+
+# -- births ------------------------------------------------------------------------------------------------------
+
+
+def test_births_of_zeros_and_ones_take_a_byte_each(directory):
+    d_new = np.array([[0, 1, 1], [1, 0, 0]], dtype=np.float32)
+    directory.write_birth(7, d_new)
+    kept = np.load(directory.path / "births" / "0007.npy")
+    assert kept.dtype == np.uint8
+    assert (kept == d_new).all()
+
+
+@pytest.mark.parametrize("value", [0.5, -1.0, 2.0, 255.0, 3e10, np.nan])
+def test_births_of_other_values_are_kept_as_they_are(directory, value):
+    d_new = np.array([[0, 1], [1, value]], dtype=np.float32)
+    directory.write_birth(12, d_new)
+    kept = np.load(directory.path / "births" / "0012.npy")
+    assert kept.dtype == np.float32
+    assert np.array_equal(kept, d_new, equal_nan=True)
+
+
+# -- going back to a checkpoint ----------------------------------------------------------------------------------
+
+
+def test_rewinding_removes_later_lines_later_births_and_half_written_files(directory):
+    births = directory.path / "births"
+    directory.append("events", {"t": 1})
+    directory.append("metrics", {"t": 1})
+    directory.write_birth(1, np.ones((2, 2), np.float32))
+    before = contents(directory.path)
+    lengths = directory.sync()
+    assert lengths == {"events.jsonl": 9, "metrics.jsonl": 9}
+
+    directory.append("events", {"t": 2})
+    with (directory.path / "metrics.jsonl").open("a") as file:
+        file.write('{"t": 2, "bou')
+    directory.write_birth(2, np.ones((2, 2), np.float32))
+    directory.write_birth(10, np.ones((2, 2), np.float32))
+    (directory.path / ".checkpoint.safetensors.123.part").write_bytes(b"half")
+    (births / ".0011.npy.123.part").write_bytes(b"half")
+    directory.rewind(lengths, K=2)
+    assert contents(directory.path) == before
+
+
+def test_rewinding_leaves_files_of_others_alone(directory):
+    for name in ("births/notes.npy", "notes.txt"):
+        (directory.path / name).write_text("mine")
+    before = contents(directory.path)
+    directory.rewind(directory.sync(), K=0)
+    assert contents(directory.path) == before
+
+
+@pytest.mark.parametrize("lost", ["cut short", "removed"])
+def test_a_log_that_lacks_what_the_checkpoint_remembers_is_an_error_and_nothing_is_touched(directory, lost):
+    directory.append("events", {"t": 1})
+    directory.append("metrics", {"t": 1})
+    lengths = directory.sync()
+    directory.append("events", {"t": 2})
+    directory.write_birth(5, np.ones((2, 2), np.float32))
+    metrics = directory.path / "metrics.jsonl"
+    if lost == "cut short":
+        metrics.write_bytes(metrics.read_bytes()[:4])
+    else:
+        metrics.unlink()
+    before = contents(directory.path)
+    with pytest.raises(RunError) as error:
+        directory.rewind(lengths, K=1)
+    assert str(error.value) == (
+        f"{metrics} has {4 if lost == 'cut short' else 0} bytes, but 9 had been logged by the checkpoint. "
+        "Put the whole file back, or start the run anew in another directory."
+    )
+    assert contents(directory.path) == before
+
+
+def test_syncing_brings_both_logs_to_disk(directory, monkeypatch):
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    directory.sync()
+    assert synced == [(directory.path / log).stat().st_ino for log in ("events.jsonl", "metrics.jsonl")]
+
+
+# -- where a run takes place -------------------------------------------------------------------------------------
+
+
+def git(folder: Path, *arguments: str) -> str:
+    identity = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
+    command = ["git", "-C", str(folder), *identity, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def test_the_environment_has_versions_processor_cores_and_threads():
+    where = environment(threads=3)
+    assert where.keys() == {*("python", "versions", "commit", "modified", "platform", "processor", "cores", "threads")}
+    assert where["versions"]["curlicue"] == curlicue.__version__
+    assert where["versions"].keys() >= {"torch", "numpy", "scikit-learn", "safetensors"}
+    assert all(where["versions"].values())
+    assert (where["cores"], where["threads"]) == (os.cpu_count(), 3)
+    assert where["processor"]
+    json.dumps(where)
+
+
+def test_the_commit_is_that_of_the_source_tree_and_says_whether_files_were_changed_since(tmp_path, monkeypatch):
+    source = tmp_path / "records.py"
+    source.write_text("as committed")
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    monkeypatch.setattr(records, "__file__", str(source))
+    commit = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "untracked.txt").touch()
+    assert [environment(1)[name] for name in ("commit", "modified")] == [commit, False]
+    source.write_text("as changed")
+    assert [environment(1)[name] for name in ("commit", "modified")] == [commit, True]
+
+
+def test_a_repository_the_package_was_merely_installed_into_does_not_lend_its_commit(tmp_path, monkeypatch):
+    (tmp_path / "thesis.txt").touch()
+    git(tmp_path, "init")
+    git(tmp_path, "add", "thesis.txt")
+    git(tmp_path, "commit", "-m", "first")
+    installed = tmp_path / "site-packages" / "records.py"
+    installed.parent.mkdir()
+    installed.touch()
+    monkeypatch.setattr(records, "__file__", str(installed))
+    assert [environment(1)[name] for name in ("commit", "modified")] == [None, False]
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    assert [environment(1)[name] for name in ("commit", "modified")] == [None, False]
