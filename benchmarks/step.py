@@ -45,7 +45,7 @@ B = 100  # samples in a batch
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How long everything takes."""
+    """How many steps."""
 
     start: int = 500  # training steps in which k-means says who belongs to which component
     free: int = 1500  # training steps after that, by the bound alone
@@ -57,11 +57,11 @@ class Plan:
 QUICK = Plan(start=30, free=20, rounds=3, sparse=2, exact=1)
 
 
-# -- models with a peaked q(y|x) --------------------------------------------------------------------------------
+# -- what is measured: steps of models whose q(y|x) is peaked, and their matrix products ------------------------
 
 
 def training_data() -> tuple[str, Tensor]:
-    """What it is, and x [N, 784] of ten classes."""
+    """Its name, and x [N, 784], of ten classes."""
     if all(file.state == "ok" for file in status() if file.dataset == "mnist"):
         return "mnist", sources.load("mnist").train.x[:10_000]
     digits = nn.functional.interpolate(sources.load("digits").train.x.view(-1, 1, 8, 8), 28)
@@ -81,8 +81,8 @@ def k_means(x: Tensor, K: int, rng: Generator) -> Tensor:
 def trained(K: int, x: Tensor, plan: Plan) -> Learner:
     """A learner whose K components have parted.
 
-    From random weights they would take many thousands of steps to part; so for a start each is given a cluster
-    of k-means to explain (Eq. 4). What is then learnt without labels makes q(y|x) still more peaked.
+    From random weights 25 of them are still much alike after 800 steps (mean max q(y|x) 0.2). So for a start each
+    is given a cluster of k-means to explain (Eq. 4). What is then learnt without labels makes q(y|x) more peaked.
     """
     rng = Rng.from_seed(K)
     model = MixtureVAE.from_config(ModelConfig(K=K), x.shape[1], rng.init)
@@ -103,9 +103,6 @@ def q_y_and_pairs(learner: Learner, x: Tensor) -> tuple[Tensor, Pairs]:
     q_y = learner.model.log_q_y(learner.model.encode(x)).exp()
     tau = learner.config.tau
     return q_y, Pairs.every(q_y) if tau is None else Pairs.sparse(q_y, tau, learner.rng.latent)
-
-
-# -- the step's matrix products ---------------------------------------------------------------------------------
 
 
 def layer_products(rows: Sequence[int], n_in: int, n_out: int) -> list[Product]:
@@ -130,10 +127,11 @@ def step_products(learner: Learner, x: Tensor) -> list[Product]:
     model, (_, pairs) = learner.model, q_y_and_pairs(learner, x)
     groups, H = Groups.of(pairs, model.K), model.heads["q_y_weight"].shape[1]
     A = len(groups.active)
-    forward, weight_gradient, _, *others = network_products(model.encoder, len(x))  # x needs no gradient
+    encoder = network_products(model.encoder, len(x))
+    del encoder[2]  # nobody needs the gradient of x
     q_y = layer_products([len(x)], H, model.K)
     q_z = layer_products([A, len(groups.gather) // A], H, 2 * model.n_z)
-    return [forward, weight_gradient, *others, *q_y, *q_z, *network_products(model.decoder, len(pairs.rows))]
+    return encoder + q_y + q_z + network_products(model.decoder, len(pairs.rows))
 
 
 def compute(products: Sequence[Product]) -> None:
@@ -157,7 +155,7 @@ def seconds(action: Callable[[T], object], inputs: Sequence[T]) -> float:
 def take_turns(cases: dict[str, Learner], x: Tensor, plan: Plan) -> dict[str, list[float]]:
     """Seconds of a step of each case, and of the products of "sparse_k25", in each round.
 
-    In a round all learn from the same batches, of what they were trained on: q(y|x) stays as peaked as it is.
+    The cases go on learning what they were trained on, all the same batches: q(y|x) stays as peaked as it is.
     """
     times: dict[str, list[float]] = {name: [] for name in (*cases, "gemm")}
     rng = named_generator(0, "batches")
@@ -173,7 +171,7 @@ def take_turns(cases: dict[str, Learner], x: Tensor, plan: Plan) -> dict[str, li
 
 def peak_bytes(learner: Learner, x: Tensor) -> int:
     """The most memory that a step holds in tensors at any moment, beyond what is held between steps."""
-    learner.optimiser.zero_grad(set_to_none=True)
+    learner.optimiser.zero_grad(set_to_none=True)  # gradients belong to the step
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         learner.observe(x)
     with TemporaryDirectory() as folder:

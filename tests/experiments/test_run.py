@@ -361,12 +361,12 @@ def test_scores_are_written_every_so_many_steps_and_at_the_end(whole):
 
 
 def test_scores_and_result_are_those_of_the_model_on_the_test_set(tmp_path):
-    run = started(replace(MGR, steps=40), tmp_path / "run")
+    run = started(replace(MGR, steps=40, seed=5), tmp_path / "run")
     *_, evaluated, finished = go_on(run)
     source, model = toy(), run.learner.model
-    scores = score(model, source.test, 3, named_generator(0, "evaluation/40"), run_module.EVALUATION_TAU).to_json()
+    scores = score(model, source.test, 3, named_generator(5, "evaluation/40"), run_module.EVALUATION_TAU).to_json()
     assert {name: evaluated.scores[name] for name in scores} == scores
-    final = final_scores(model, source, named_generator(0, "evaluation/final"), sampled_knn=False)
+    final = final_scores(model, source, named_generator(5, "evaluation/final"), sampled_knn=False)
     assert finished.result == {"steps": 40, **final}
     assert run.directory.read("result") == json.loads(json.dumps(finished.result))
 

@@ -259,7 +259,7 @@ def test_a_checkpoint_with_damaged_metadata_is_refused(path, text, seen):
 
 
 def test_a_checkpoint_of_a_newer_format_is_refused_without_a_look_inside(path):
-    newer = json.dumps({"format": FORMAT + 1, "something": "else"})
+    newer = json.dumps({"format": FORMAT + 1, "something": "else", "sha256": "of something else"})
     save_file({"unknown": torch.zeros(1)}, path, metadata={"curlicue": newer})
     assert refusal(path, make()) == (
         f"{path} has checkpoint format {FORMAT + 1}, this version of curlicue reads {FORMAT}. "
