@@ -181,7 +181,7 @@ def test_a_run_stopped_at_any_place_and_resumed_equals_the_uninterrupted_one(who
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_kind_of_run_stopped_at_all_places_and_resumed_equals_the_uninterrupted_one(whole, tmp_path, case):
+def test_a_run_stopped_and_resumed_equals_the_uninterrupted_one(whole, tmp_path, case):
     uninterrupted, events = whole(case)
     stops = sorted(place(events) for place in PLACES.values())
     seen = go_on(started(CASES[case], tmp_path / "run"), stops[0])
