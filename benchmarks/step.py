@@ -32,6 +32,7 @@ from curlicue.config import LearnerConfig, ModelConfig
 from curlicue.experiments.run import use_threads
 from curlicue.learn.learner import Learner
 from curlicue.model.mixture import MixtureVAE
+from curlicue.model.networks import ReluNet, awake_units
 from curlicue.model.pairs import Groups, Pairs
 from curlicue.records import environment, write_atomically
 from curlicue.rng import Rng, named_generator
@@ -105,39 +106,68 @@ def q_y_and_pairs(learner: Learner, x: Tensor) -> tuple[Tensor, Pairs]:
     return q_y, Pairs.every(q_y) if tau is None else Pairs.sparse(q_y, tau, learner.rng.latent)
 
 
-def layer_products(rows: Sequence[int], n_in: int, n_out: int) -> list[Product]:
-    """Forward, weight gradient, input gradient of a linear layer on `rows`: [n], or [A, n] for A layers at once."""
-    x, y = torch.randn(*rows, n_in), torch.randn(*rows, n_out)
-    weight = torch.randn(*rows[:-1], n_out, n_in)
+def products(n: Sequence[int], k: int, m: int, k_back: int, m_back: int) -> list[Product]:
+    """Forward [n, k][k, m], weight gradient [k_back, n][n, m_back], input gradient [n, m_back][m_back, k_back].
+
+    `n` may be [A, n], for A layers at once.
+    """
+    many, rows = n[:-1], n[-1]
     return [
-        partial(torch.matmul, x, weight.mT, out=torch.empty_like(y)),
-        partial(torch.matmul, y.mT, x, out=torch.empty_like(weight)),
-        partial(torch.matmul, y, weight, out=torch.empty_like(x)),
+        product(many, rows, k, m),
+        product(many, k_back, rows, m_back),
+        product(many, rows, m_back, k_back),
     ]
 
 
-def network_products(network: nn.Module, n: int) -> list[Product]:
-    """Those of all its linear layers, on n rows."""
-    layers = [module for module in network.modules() if isinstance(module, nn.Linear)]
-    return [product for m in layers for product in layer_products([n], m.in_features, m.out_features)]
+def product(many: Sequence[int], n: int, k: int, m: int) -> Product:
+    """[n, k][k, m], into memory that is there already."""
+    a, b = torch.randn(*many, n, k), torch.randn(*many, k, m)
+    return partial(torch.matmul, a, b, out=torch.empty(*many, n, m))
 
 
-def step_products(learner: Learner, x: Tensor) -> list[Product]:
-    """All products of the step on x, in the shapes that it has, into memory that is there already."""
+@torch.no_grad()
+def network_products(network: ReluNet, x: Tensor, dense: bool) -> list[Product]:
+    """Those of all layers for the rows x: of the whole layers, or of the units that are awake."""
+    found, h = [], x
+    for layer, (weight, bias) in enumerate(zip(network.weights, network.biases, strict=True)):
+        a = width_awake(h, dense)
+        out = torch.addmm(bias, h, weight)
+        h = out.clamp_min(0) if layer < len(network.weights) - 1 or network.relu_last else out
+        found += products([len(x)], a, weight.shape[1], a, width_awake(h, dense))
+    return found
+
+
+def width_awake(h: Tensor, dense: bool) -> int:
+    """How many columns of h are multiplied."""
+    awake = None if dense else awake_units(h)
+    return h.shape[1] if awake is None else len(awake)
+
+
+@torch.no_grad()
+def step_products(learner: Learner, x: Tensor, dense: bool) -> list[Product]:
+    """All products of the step on x."""
     model, (_, pairs) = learner.model, q_y_and_pairs(learner, x)
-    groups, H = Groups.of(pairs, model.K), model.heads["q_y_weight"].shape[1]
+    h = model.encode(x)
+    groups, H = Groups.of(pairs, model.K), h.shape[1]
     A = len(groups.active)
-    encoder = network_products(model.encoder, len(x))
+    z = model.q_z(h, pairs).sample(learner.rng.latent)[0]
+    encoder = network_products(network_of(model.encoder), x, dense)
     del encoder[2]  # nobody needs the gradient of x
-    q_y = layer_products([len(x)], H, model.K)
-    q_z = layer_products([A, len(groups.gather) // A], H, 2 * model.n_z)
-    return encoder + q_y + q_z + network_products(model.decoder, len(pairs.rows))
+    q_y = products([len(x)], H, model.K, H, model.K)
+    q_z = products([A, len(groups.gather) // A], H, 2 * model.n_z, H, 2 * model.n_z)
+    return encoder + q_y + q_z + network_products(network_of(model.decoder), z, dense)
 
 
-def compute(products: Sequence[Product]) -> None:
+def network_of(module: nn.Module) -> ReluNet:
+    """The paper's MLP, as all models here have."""
+    assert isinstance(module, ReluNet)
+    return module
+
+
+def compute(several: Sequence[Product]) -> None:
     """Each once."""
-    for product in products:
-        product()
+    for each in several:
+        each()
 
 
 # -- measuring --------------------------------------------------------------------------------------------------
@@ -157,15 +187,16 @@ def take_turns(cases: dict[str, Learner], x: Tensor, plan: Plan) -> dict[str, li
 
     The cases go on learning what they were trained on, all the same batches: q(y|x) stays as peaked as it is.
     """
-    times: dict[str, list[float]] = {name: [] for name in (*cases, "gemm")}
+    times: dict[str, list[float]] = {name: [] for name in (*cases, "gemm", "dense_gemm")}
     rng = named_generator(0, "batches")
     for _ in track(range(plan.rounds), "Measuring"):
         batches = x[torch.randint(len(x), (plan.sparse, B), generator=rng)]  # [steps, B, 784]
         for name, learner in cases.items():
             steps = plan.exact if learner.config.tau is None else plan.sparse
             times[name].append(seconds(learner.observe, batches[:steps].unbind()))
-        products = step_products(cases["sparse_k25"], batches[0])
-        times["gemm"].append(seconds(compute, [products] * plan.sparse))
+        for name, dense in (("gemm", False), ("dense_gemm", True)):
+            several = step_products(cases["sparse_k25"], batches[0], dense)
+            times[name].append(seconds(compute, [several] * plan.sparse))
     return times
 
 
@@ -188,6 +219,7 @@ RATIOS = {
     "exact_over_sparse_k25": ("exact_k25", "sparse_k25"),
     "sparse_k100_over_k1": ("sparse_k100", "sparse_k1"),
     "gemm_fraction": ("gemm", "sparse_k25"),
+    "dense_gemm_fraction": ("dense_gemm", "sparse_k25"),
 }
 
 

@@ -411,12 +411,12 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list of settings": (lambda run: (run / "config.json").write_text("[]"), "{run}/config.json is damaged ("),
     "other n_z": (
         lambda run: edit_config(run, "model", "n_z", value=3),
-        "{run}/checkpoint.safetensors does not fit the settings: model/decoder.0.weight is float32 [200, 2] in it, "
+        "{run}/checkpoint.safetensors does not fit the settings: model/decoder.weights.0 is float32 [2, 200] in it, "
         "but these settings make it float32 [200, 3]. Resume with the settings it was written with.",
     ),
     "other widths": (
         lambda run: edit_config(run, "model", "encoder", value=[200, 50]),
-        "{run}/checkpoint.safetensors does not fit the settings: model/encoder.2.bias is float32 [100] in it",
+        "{run}/checkpoint.safetensors does not fit the settings: model/encoder.biases.1 is float32 [100] in it",
     ),
     "labels from now on": (
         lambda run: edit_config(run, "supervised", value=True),
@@ -500,7 +500,7 @@ def test_data_says_where_a_damaged_file_lies(command, tmp_path):
 
 def test_the_path_of_a_file_is_whole_where_there_is_no_terminal(command, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
-    place = tmp_path / ("a-long-name-" * 12)
+    place = tmp_path / ("a-long-[bold]-name-" * 9)  # no markup
     place.mkdir()
     (place / "train-images-idx3-ubyte").write_bytes(b"not these")
     assert str(place / "train-images-idx3-ubyte") in command("data", "--data-dir", place).out
@@ -538,12 +538,12 @@ def test_a_download_is_shown_beside_the_output_and_its_absence_is_not(capsys):
 
 
 def test_a_run_says_where_it_writes_how_far_it_is_and_what_came_out(command, tmp_path):
-    answer = command(*SMALL, "--out", "runs [1]")  # no markup
+    answer = command(*SMALL, "--out", "runs [bold]")  # no markup
     lines = answer.out.splitlines()
     assert (answer.code, answer.err) == (0, "")
-    assert lines[0] == "Run directory: runs [1]"
+    assert lines[0] == "Run directory: runs [bold]"
     assert [line.split(":")[0] for line in lines[1:11]] == [f"step {t}/20" for t in range(2, 21, 2)]
-    result = json.loads((tmp_path / "runs [1]" / "result.json").read_text())
+    result = json.loads((tmp_path / "runs [bold]" / "result.json").read_text())
     assert lines[10] == f"step 20/20: K 1, cluster accuracy {100 * result['cluster_accuracy']:.2f} %"
     assert lines[11].strip() == "after 20 steps"
     assert f"{result['bound']:.2f} nats" in answer.out

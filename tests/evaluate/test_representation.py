@@ -28,7 +28,7 @@ MakeBatch = Callable[..., Tensor]
 
 @pytest.fixture
 def model(make_model: MakeModel) -> MixtureVAE:
-    return make_model(K=4)
+    return make_model(K=4, seed=1)
 
 
 @pytest.fixture

@@ -272,10 +272,10 @@ def test_a_missing_checkpoint_is_refused(tmp_path):
 
 
 OTHER_SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
-    "n_z": ({"model": replace(MODEL, n_z=3)}, "model/decoder.0.weight", "float32 [7, 2]", "float32 [7, 3]"),
-    "encoder": ({"model": replace(MODEL, encoder=(9,))}, "model/encoder.0.bias", "float32 [8]", "float32 [9]"),
-    "deeper": ({"model": replace(MODEL, encoder=(8, 8))}, "model/encoder.2.bias", "absent", "float32 [8]"),
-    "decoder": ({"model": replace(MODEL, decoder=(5,))}, "model/decoder.0.bias", "float32 [7]", "float32 [5]"),
+    "n_z": ({"model": replace(MODEL, n_z=3)}, "model/decoder.weights.0", "float32 [2, 7]", "float32 [3, 7]"),
+    "encoder": ({"model": replace(MODEL, encoder=(9,))}, "model/encoder.biases.0", "float32 [8]", "float32 [9]"),
+    "deeper": ({"model": replace(MODEL, encoder=(8, 8))}, "model/encoder.biases.1", "absent", "float32 [8]"),
+    "decoder": ({"model": replace(MODEL, decoder=(5,))}, "model/decoder.biases.0", "float32 [7]", "float32 [5]"),
     "features": ({"n_x": 7}, "learner/d_new", "float32 [20, 6]", "float32 [20, 7]"),
     "likelihood": (
         {"model": replace(MODEL, likelihood=Likelihood.GAUSSIAN)},

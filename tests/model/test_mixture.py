@@ -111,7 +111,7 @@ def test_a_config_sets_sizes_components_and_likelihood():
     assert model.K == 4
     assert model.encode(torch.zeros(2, 10)).shape == (2, 7)
     assert model.decoder(torch.zeros(2, 3)).shape == (2, 10)
-    assert [layer.out_features for layer in model.decoder if isinstance(layer, nn.Linear)] == [6, 5, 10]
+    assert [len(bias) for bias in model.decoder.biases] == [6, 5, 10]
     assert isinstance(model.p_x, GaussianNoise)
     assert {tuple(p.shape) for p in model.component_parameters()} == {(4, 7), (4,), (4, 7, 6), (4, 6)}
 

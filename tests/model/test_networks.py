@@ -60,6 +60,12 @@ def test_leaving_out_silent_units_changes_neither_values_nor_gradients(relu_last
         torch.testing.assert_close(x.grad, x_reference.grad)
 
 
+def test_rows_may_be_stacked():
+    net = partly_silent_net(relu_last=False, silent=0.3)
+    x = some_input(0.0)
+    torch.testing.assert_close(net(x.view(2, 4, 12)), net(x).view(2, 4, 10))
+
+
 def test_a_constant_column_is_not_silent():
     net = partly_silent_net(relu_last=True, silent=0.0)
     x = torch.zeros(8, 12).double()

@@ -35,11 +35,12 @@ class ReluNet(nn.Module):
         self.biases = nn.ParameterList([torch.zeros(n_out) for _, n_out in layers])
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, in] → [B, out]."""
+        """[..., in] → [..., out]."""
+        rows = x.reshape(-1, x.shape[-1])
         out: Tensor = _ReluLayers.apply(  # type: ignore[no-untyped-call]
-            x, self.relu_last, len(self.weights), *self.weights, *self.biases
+            rows, self.relu_last, len(self.weights), *self.weights, *self.biases
         )
-        return out
+        return out.view(*x.shape[:-1], -1)
 
 
 def mlp_encoder(n_x: int, widths: Sequence[int], rng: Generator) -> ReluNet:
@@ -59,7 +60,7 @@ class _ReluLayers(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, relu_last: bool, n: int, *parameters: Tensor) -> Tensor:
         """y = … ReLU(ReLU(x W₁ + b₁) W₂ + b₂) …"""
         # a silent input has no part in the product, but its own gradient is not zero
-        awake, out = None if x.requires_grad else _awake(x), x
+        awake, out = None if x.requires_grad else awake_units(x), x
         kept: list[Tensor | None] = []
         for layer, (weight, bias) in enumerate(zip(parameters[:n], parameters[n:], strict=True)):
             h = out if awake is None else out.index_select(1, awake)  # [B, a]
@@ -68,7 +69,7 @@ class _ReluLayers(torch.autograd.Function):
             out = torch.addmm(bias, h, w)
             if layer < n - 1 or relu_last:
                 out.clamp_min_(0)
-                awake = _awake(out)
+                awake = awake_units(out)
         ctx.n, ctx.relu_last, ctx.shapes = n, relu_last, [weight.shape for weight in parameters[:n]]
         ctx.save_for_backward(out, awake, *kept)
         return out
@@ -97,7 +98,7 @@ class _ReluLayers(torch.autograd.Function):
         return g, None, None, *grads
 
 
-def _awake(h: Tensor) -> Tensor | None:
+def awake_units(h: Tensor) -> Tensor | None:
     """The columns [a] of h [B, n] that are not all zero; None if they are too many for gathering to pay."""
     awake = ((h.amax(0) != 0) | (h.amin(0) != 0)).nonzero().squeeze(1)
     return awake if len(awake) <= SPARE * h.shape[1] else None
