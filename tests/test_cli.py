@@ -412,7 +412,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "other n_z": (
         lambda run: edit_config(run, "model", "n_z", value=3),
         "{run}/checkpoint.safetensors does not fit the settings: model/decoder.weights.0 is float32 [2, 200] in it, "
-        "but these settings make it float32 [200, 3]. Resume with the settings it was written with.",
+        "but these settings make it float32 [3, 200]. Resume with the settings it was written with.",
     ),
     "other widths": (
         lambda run: edit_config(run, "model", "encoder", value=[200, 50]),
