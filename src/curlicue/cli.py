@@ -165,7 +165,7 @@ def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = Non
             fetch(name, data_dir, progress)
     table = Table("data set", "file", "state", "where", "bytes", "path")
     for file in status(data_dir):
-        place = Text(str(file.path or ""))  # no markup
+        place = str(file.path or "")
         table.add_row(file.dataset, file.file, file.state, file.where, str(file.n_bytes or ""), place)
     table.add_row("digits", "(with scikit-learn)", "ok", "", "", "")
     _print(table)
