@@ -306,7 +306,9 @@ def _watch(run: Run) -> None:
 def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
     match event:
         case StepTaken():
-            line.update(task, advance=1, K=event.K, bound=event.bound)
+            line.update(task, advance=1, K=event.K)
+            if not event.rehearsed:  # dreams would make it jump
+                line.update(task, bound=event.bound)
         case ComponentBorn():
             line.console.print(f"step {event.t}: component {event.component} is born from {event.parent}")
         case Evaluated():

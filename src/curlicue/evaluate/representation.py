@@ -63,15 +63,22 @@ def _embeddings(model: MixtureVAE, x: Tensor, sampled: Generator | None) -> Iter
 @torch.no_grad()
 def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None = None) -> float:
     """The mean over x of L(x); exact over components with `tau=None`."""
+    return _bound_and_components(model, x, rng, tau)[0]
+
+
+def _bound_and_components(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None) -> tuple[float, Tensor]:
+    """The mean of L(x), and argmaxₖ q(y=k|x) [N], in one pass."""
     rows = CHUNK if tau else max(1, CHUNK // model.K)
-    total = math.fsum(float(elbo(model, part, rng, tau=tau).bound.double().sum()) for part in x.split(rows))
-    return total / len(x)
+    parts = [(terms.bound, terms.q_y.argmax(1)) for terms in (elbo(model, p, rng, tau=tau) for p in x.split(rows))]
+    total = math.fsum(float(bound.double().sum()) for bound, _ in parts)
+    return total / len(x), torch.cat([y for _, y in parts])
 
 
+@torch.no_grad()
 def score(model: MixtureVAE, split: Split, n_classes: int, rng: Generator, tau: float | None) -> Scores:
     """Cluster scores and mean bound on labelled data."""
-    clusters = cluster_scores(split.labels, components(model, split.x), n_classes, model.K)
-    return Scores(clusters=clusters, bound=mean_bound(model, split.x, rng, tau))
+    bound, y = _bound_and_components(model, split.x, rng, tau)
+    return Scores(clusters=cluster_scores(split.labels, y, n_classes, model.K), bound=bound)
 
 
 def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = None) -> dict[int, float]:

@@ -158,7 +158,10 @@ def summary(directory: RunDirectory) -> dict[str, Any]:
     births = [line for line in directory.lines("events") if line["event"] == "ComponentBorn"]
     snapshots = [line["t"] for line in directory.lines("events") if line["event"] == "SnapshotTaken"]
     names = ("t", "K", "bound", "cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "class_accuracy")
-    curves = [{name: line[name] for name in names} for line in directory.lines("metrics")]
+    supervised = ("incremental_class", "incremental_task")
+    curves = [
+        {name: line[name] for name in (*names, *supervised) if name in line} for line in directory.lines("metrics")
+    ]
     return {
         "config": directory.read("config"),
         "result": directory.read("result"),
