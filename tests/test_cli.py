@@ -547,7 +547,8 @@ def test_a_run_says_where_it_writes_how_far_it_is_and_what_came_out(command, tmp
     assert lines[10] == f"step 20/20: K 1, cluster accuracy {100 * result['cluster_accuracy']:.2f} %"
     assert lines[11].strip() == "after 20 steps"
     assert f"{result['bound']:.2f} nats" in answer.out
-    assert lines[-1].startswith("└")
+    assert lines[-2].startswith("└")
+    assert lines[-1] == "Everything is in runs [bold]"
 
 
 def test_a_run_has_a_place_of_its_own_by_default(command, tmp_path):

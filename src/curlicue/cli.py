@@ -301,6 +301,7 @@ def _watch(run: Run) -> None:
     if run.learner.t < steps:
         _say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: curlicue train --resume {path}")
         raise SystemExit(130)
+    _print(f"Everything is in {path}")
 
 
 def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
