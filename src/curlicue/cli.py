@@ -164,12 +164,13 @@ def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = Non
         with _download_bar() as progress:
             fetch(name, data_dir, progress)
     table = Table("data set", "file", "state", "where", "bytes", "path")
-    for file in status(data_dir):
+    files = status(data_dir)
+    for file in files:
         place = str(file.path or "")
         table.add_row(file.dataset, file.file, file.state, file.where, str(file.n_bytes or ""), place)
     table.add_row("digits", "(with scikit-learn)", "ok", "", "", "")
     _print(table)
-    if any(file.state == "missing" for file in status(data_dir)):
+    if any(file.state == "missing" for file in files):
         _print("Fetch what is missing with: curlicue data mnist omniglot")
 
 

@@ -88,15 +88,17 @@ def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = No
     return knn_error(train_z, source.train.labels, test_z, source.test.labels, ks)
 
 
+@torch.no_grad()
 def final_scores(model: MixtureVAE, source: Source, rng: Generator, sampled_knn: bool) -> dict[str, Any]:
     """Everything that is measured once, at the end."""
-    scores = score(model, source.test, source.n_classes, rng, tau=None)
+    test, C = source.test, source.n_classes
+    bound, y = _bound_and_components(model, test.x, rng, tau=None)
+    scores = Scores(clusters=cluster_scores(test.labels, y, C, model.K), bound=bound)
     errors = knn_errors(model, source, rng if sampled_knn else None)
-    table = confusion(source.test.labels, components(model, source.test.x), source.n_classes, model.K)
     return {
         **scores.to_json(),
         "knn_error": {str(k): error for k, error in errors.items()},
-        "confusion": table.tolist(),
+        "confusion": confusion(test.labels, y, C, model.K).tolist(),
         "classes": list(source.classes),
     }
 

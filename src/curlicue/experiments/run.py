@@ -17,7 +17,7 @@ from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import RunDirectory
+from curlicue.records import LOGS, RunDirectory
 from curlicue.rng import Rng, named_generator
 from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Source
@@ -58,7 +58,7 @@ class Run:
 
     def resume(self) -> None:
         """Go on from the checkpoint; without one, from the beginning."""
-        lengths, K = dict.fromkeys(("events.jsonl", "metrics.jsonl"), 0), self.learner.model.K
+        lengths, K = dict.fromkeys(LOGS, 0), self.learner.model.K
         if self.directory.checkpoint.is_file():
             extra = load_checkpoint(self.directory.checkpoint, self.learner)
             if extra.keys() != self._extra({}).keys():
@@ -77,7 +77,7 @@ class Run:
                 yield event
             if learner.t % config.evaluate_every == 0 or learner.t == config.steps:
                 yield self._evaluate()
-            if learner.t % config.checkpoint_every == 0:
+            if learner.t % config.checkpoint_every == 0 and learner.t < config.steps:
                 self.save()
         self.save()
         if learner.t >= config.steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
 
 import torch
 from torch import Generator, Tensor, nn
@@ -11,16 +10,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 from curlicue import config
 from curlicue.config import Emission
-
-
-class Likelihood(Protocol):
-    """A distribution over x for each row of decoder output."""
-
-    def log_p(self, x: Tensor, out: Tensor) -> Tensor:
-        """log p(x|z), summed over features."""
-
-    def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
-        """A replayed or generated x."""
 
 
 class Bernoulli(nn.Module):

@@ -108,8 +108,7 @@ def _spread(values: Tensor, rows: Tensor | None, columns: Tensor | None, shape: 
     """Zeros of `shape` with `values` in the given rows and columns (None: all)."""
     if columns is None:
         return values if rows is None else values.new_zeros(*shape).index_copy_(0, rows, values)
-    places = columns if rows is None else rows[:, None] * shape[1] + columns
-    if rows is None:
-        places = places + torch.arange(shape[0])[:, None] * shape[1]
+    rows = torch.arange(shape[0]) if rows is None else rows
+    places = rows[:, None] * shape[1] + columns
     flat = values.new_zeros(shape[0] * shape[1])
     return flat.scatter_(0, places.reshape(-1), values.reshape(-1)).view(*shape)

@@ -51,6 +51,7 @@ class Schedule:
         self.split, self.scenario, self.steps = split, scenario, steps
         self.batch_size, self.rng = batch_size, rng
         self.sizes = torch.bincount(split.labels)  # [C]
+        self.frequencies = self.sizes / self.sizes.sum()  # [C]
         self.by_class = torch.argsort(split.labels, stable=True)  # [N], class after class
         self.starts = self.sizes.cumsum(0) - self.sizes  # [C]
         if not self.sizes.all():
@@ -73,7 +74,7 @@ class Schedule:
 
     def draw(self, t: int) -> Tensor:
         """Which samples [B] step t shows."""
-        shares = class_shares(self.scenario, t, self.steps, self.sizes / self.sizes.sum())
+        shares = class_shares(self.scenario, t, self.steps, self.frequencies)
         c = torch.multinomial(shares, self.batch_size, replacement=True, generator=self.rng)  # [B]
         u = torch.rand(self.batch_size, dtype=torch.float64, generator=self.rng)
         return self.by_class[self.starts[c] + (u * self.sizes[c]).long()]
