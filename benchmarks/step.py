@@ -25,12 +25,12 @@ import tyro
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from torch import Generator, Tensor, nn
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from curlicue.config import LearnerConfig, ModelConfig
+from curlicue.config import Every, ExpansionConfig, LearnerConfig, ModelConfig, ReplayConfig, Sequential
 from curlicue.experiments.run import use_threads
-from curlicue.learn.learner import Learner
+from curlicue.learn.learner import Learner, Stream
 from curlicue.model.mixture import MixtureVAE
 from curlicue.model.networks import ReluNet, awake_units
 from curlicue.model.pairs import Groups, Pairs
@@ -38,6 +38,8 @@ from curlicue.records import environment, write_atomically
 from curlicue.rng import Rng, named_generator
 from curlicue.streams import sources
 from curlicue.streams.fetch import status
+from curlicue.streams.schedule import Schedule
+from curlicue.streams.sources import Split
 
 T = TypeVar("T")
 Product = Callable[[], Tensor]
@@ -48,53 +50,43 @@ B = 100  # samples in a batch
 class Plan:
     """How many steps."""
 
-    start: int = 500  # training steps in which k-means says who belongs to which component
-    free: int = 1200  # training steps after that, by the bound alone
+    training: int = 6000  # steps over all ten classes
     rounds: int = 25
     sparse: int = 8  # steps in a turn
     exact: int = 2  # steps in a turn
 
 
-QUICK = Plan(start=30, free=20, rounds=3, sparse=2, exact=1)
+QUICK = Plan(training=200, rounds=3, sparse=2, exact=1)
 
 
 # -- what is measured: steps of models whose q(y|x) is peaked, and their matrix products ------------------------
 
 
-def training_data() -> tuple[str, Tensor]:
-    """Its name, and x [N, 784], of ten classes."""
+def training_data() -> tuple[str, Split]:
+    """Its name, and ten classes of images with 784 pixels."""
     if all(file.state == "ok" for file in status() if file.dataset == "mnist"):
-        return "mnist", sources.load("mnist").train.x[:10_000]
-    digits = nn.functional.interpolate(sources.load("digits").train.x.view(-1, 1, 8, 8), 28)
-    return "digits enlarged to 28×28, for MNIST is not here: curlicue data mnist", digits.flatten(1)
+        return "mnist", sources.load("mnist").train
+    digits = sources.load("digits").train
+    x = nn.functional.interpolate(digits.x.view(-1, 1, 8, 8), 28).flatten(1)
+    return "digits enlarged to 28×28, for MNIST is not here: curlicue data mnist", Split(x, digits.labels)
 
 
-def k_means(x: Tensor, K: int, rng: Generator) -> Tensor:
-    """The cluster of each sample [N], after a few rounds of Lloyd's algorithm."""
-    centres = x[torch.randperm(len(x), generator=rng)[:K]]
-    for _ in range(5):
-        clusters = torch.cdist(x, centres).argmin(1)
-        sizes = torch.bincount(clusters, minlength=K).clamp_min(1)
-        centres = torch.zeros_like(centres).index_add(0, clusters, x) / sizes[:, None]
-    return clusters
+def trained(K: int, split: Split, plan: Plan) -> Learner:
+    """CURL after ten classes one after the other, with replay.
 
-
-def trained(K: int, x: Tensor, plan: Plan) -> Learner:
-    """A learner whose K components have parted.
-
-    From random weights 25 of them were still much alike after 800 steps at τ = 0.01 (mean max q(y|x) 0.2). So each
-    is first given a cluster of k-means to explain (Eq. 4). What is then learnt unlabelled makes q(y|x) more peaked.
+    Every sample counts as poorly explained, so that births are spread evenly until there are K components.
     """
     rng = Rng.from_seed(K)
-    model = MixtureVAE.from_config(ModelConfig(K=K), x.shape[1], rng.init)
-    learner = Learner(model, LearnerConfig(expansion=None, replay=None), rng)
-    clusters = k_means(x, K, rng.data)
-    for t in track(range(plan.start + plan.free), f"Training K = {K}"):
-        rows = torch.randint(len(x), (B,), generator=rng.data)
-        if t < plan.start:
-            learner.climb(learner.elbo_given(x[rows], clusters[rows]))
-        else:
-            learner.observe(x[rows])
+    period = plan.training // 10
+    n_real = period + 9 * period // 2  # after the first class every other step is a rehearsal
+    expansion = ExpansionConfig(c_new=0.0, n_new=B, burn_in=0, wait=n_real // K - 1, max_components=K)
+    config = LearnerConfig(expansion=expansion, replay=ReplayConfig(snapshots=Every(period)))
+    learner = Learner(MixtureVAE.from_config(ModelConfig(), split.x.shape[1], rng.init), config, rng)
+    schedule = Schedule(split, Sequential(), plan.training, B, rng.data)
+    for _ in track(range(plan.training), f"Training K = {K}"):
+        learner.advance(schedule.batch)
+    assert learner.model.K == K
+    learner.config = replace(learner.config, replay=None)  # what follows are real steps
     return learner
 
 
@@ -182,18 +174,17 @@ def seconds(action: Callable[[T], object], inputs: Sequence[T]) -> float:
     return (time.perf_counter() - start) / len(inputs)
 
 
-def take_turns(cases: dict[str, Learner], x: Tensor, plan: Plan) -> dict[str, list[float]]:
+def take_turns(cases: dict[str, Learner], stream: Stream, plan: Plan) -> dict[str, list[float]]:
     """Seconds of a step of each case, and of the products of "sparse_k25", in each round.
 
-    The cases go on learning what they were trained on, all the same batches: q(y|x) stays as peaked as it is.
+    The cases go on learning from the stream, all from the same batches: q(y|x) stays as peaked as it is.
     """
     times: dict[str, list[float]] = {name: [] for name in (*cases, "gemm", "dense_gemm")}
-    rng = named_generator(0, "batches")
     for _ in track(range(plan.rounds), "Measuring"):
-        batches = x[torch.randint(len(x), (plan.sparse, B), generator=rng)]  # [steps, B, 784]
+        batches = [stream(plan.training) for _ in range(plan.sparse)]
         for name, learner in cases.items():
             steps = plan.exact if learner.config.tau is None else plan.sparse
-            times[name].append(seconds(learner.observe, batches[:steps].unbind()))
+            times[name].append(seconds(learner.observe, batches[:steps]))
         for name, dense in (("gemm", False), ("dense_gemm", True)):
             several = step_products(cases["sparse_k25"], batches[0], dense)
             times[name].append(seconds(compute, [several] * plan.sparse))
@@ -260,16 +251,18 @@ def main(out: Path | None = None, threads: int | None = None, quick: bool = Fals
         quick: only try the script out; the numbers mean nothing
     """
     n_threads, plan = use_threads(threads), QUICK if quick else Plan()
-    data, x = training_data()
-    learners = {K: trained(K, x, plan) for K in (1, 25, 100)}
-    exact = copy.deepcopy(learners[25])
+    data, split = training_data()
+    cases = {f"sparse_k{K}": trained(K, split, plan) for K in (25, 100, 1)}
+    exact = copy.deepcopy(cases["sparse_k25"])
     exact.config = replace(exact.config, tau=None)
-    cases = {"exact_k25": exact, **{f"sparse_k{K}": learners[K] for K in (25, 100, 1)}}
-    times = take_turns(cases, x, plan)
+    cases = {"exact_k25": exact, **cases}
+    schedule = Schedule(split, Sequential(), plan.training, B, named_generator(0, "batches"))
+    times = take_turns(cases, schedule.batch, plan)
     report: dict[str, Any] = {}
     for name, (of, to) in RATIOS.items():
         report |= with_spread(name, [a / b for a, b in zip(times[of], times[to], strict=True)])
-    report["cases"] = {name: described(case, x[:1000], times[name]) for name, case in cases.items()}
+    x = torch.cat([schedule.batch(plan.training) for _ in range(10)])
+    report["cases"] = {name: described(case, x, times[name]) for name, case in cases.items()}
     report |= {"data": data, "quick": quick, "batch_size": B, "environment": environment(n_threads)}
     print_tables(report, Console())
     if out is not None:

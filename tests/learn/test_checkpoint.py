@@ -236,6 +236,14 @@ def test_a_checkpoint_with_an_edited_number_is_refused(path, learner):
     )
 
 
+def test_a_checkpoint_without_its_checksum_is_refused(path):
+    contents = path.read_bytes()
+    edited = contents.replace(b"sha256", b"sha-no")
+    assert edited != contents
+    path.write_bytes(edited)
+    assert "do not have the checksum they were written with" in refusal(path, make())
+
+
 def test_a_text_is_not_a_checkpoint(path):
     path.write_text("not a checkpoint, but long enough to have a header of eight bytes")
     assert refusal(path, make()).startswith(f"{path} is not a whole checkpoint (")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from pathlib import Path
@@ -62,8 +63,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         if scalars["format"] != FORMAT:
             return scalars, {}
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    seen = scalars.pop("sha256", None)  # the first files of this format had none
-    if seen not in (None, _digest(scalars, tensors)):
+    if scalars.pop("sha256", None) != _digest(scalars, tensors):
         raise ValueError("its contents do not have the checksum they were written with")
     return scalars, tensors
 
@@ -166,9 +166,9 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
     for name in ("t", "snapshot_t", "rehearsal_due", "batch_size"):
         setattr(learner, name, scalars[name])
     if "snapshot" in groups:
-        learner.snapshot = Snapshot.of(learner.model, own["counts"])
-        learner.snapshot.model.load_grown(groups["snapshot"])
-        learner.snapshot = Snapshot(learner.snapshot.model.requires_grad_(False), own["pi"])
+        past = copy.deepcopy(learner.model)
+        past.load_grown(groups["snapshot"])
+        learner.snapshot = Snapshot(past.eval().requires_grad_(False), own["pi"])
     match learner:
         case Learner(d_new=d_new) if d_new:
             d_new.real_steps_to_wait = scalars["real_steps_to_wait"]

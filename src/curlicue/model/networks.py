@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.autograd.function import once_differentiable
 
-SPARE = 0.6  # gathering pays if at most this share of the units is awake
+SPARE = 0.75  # gathering pays if at most this share of the units is awake
 
 
 def init_linear(weight: Tensor, fan_in: int, rng: Generator) -> Tensor:
@@ -60,7 +60,7 @@ class _ReluLayers(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, relu_last: bool, n: int, *parameters: Tensor) -> Tensor:
         """y = … ReLU(ReLU(x W₁ + b₁) W₂ + b₂) …"""
         # a silent input has no part in the product, but its own gradient is not zero
-        awake, out = None if x.requires_grad else awake_units(x), x
+        awake, out = None if x.requires_grad else awake_units(x.abs()), x
         kept: list[Tensor | None] = []
         for layer, (weight, bias) in enumerate(zip(parameters[:n], parameters[n:], strict=True)):
             h = out if awake is None else out.index_select(1, awake)  # [B, a]
@@ -88,7 +88,7 @@ class _ReluLayers(torch.autograd.Function):
         for layer in reversed(range(ctx.n)):
             h, w, below = kept[3 * layer : 3 * layer + 3]
             grads[layer] = _spread(h.t() @ g, below, awake, ctx.shapes[layer])
-            grads[ctx.n + layer] = _spread(g.sum(0)[None], None, awake, (1, ctx.shapes[layer][1]))[0]
+            grads[ctx.n + layer] = _spread(g.sum(0), awake, None, ctx.shapes[layer][1:])
             if layer == 0 and not ctx.needs_input_grad[0]:
                 return None, None, None, *grads
             g = g @ (w if awake is None else w.index_select(1, awake)).t()  # [B, a]
@@ -99,8 +99,8 @@ class _ReluLayers(torch.autograd.Function):
 
 
 def awake_units(h: Tensor) -> Tensor | None:
-    """The columns [a] of h [B, n] that are not all zero; None if they are too many for gathering to pay."""
-    awake = ((h.amax(0) != 0) | (h.amin(0) != 0)).nonzero().squeeze(1)
+    """The columns [a] of h [B, n], h ≥ 0, that are not all zero; None if they are too many for gathering to pay."""
+    awake = h.amax(0).nonzero().squeeze(1)
     return awake if len(awake) <= SPARE * h.shape[1] else None
 
 
