@@ -24,7 +24,9 @@ from curlicue.cli import Settings, configure, main
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
+    Counts,
     Drift,
+    Emission,
     Every,
     ExpansionConfig,
     Iid,
@@ -188,6 +190,8 @@ MEANINGS: dict[str, list[tuple[Any, RunConfig]]] = {
         ("mgr", replay(labelled=False)),
         ("smgr", replay(labelled=True)),
     ],
+    "emission": [(emission, replay(emission=Emission(emission))) for emission in ("mean", "threshold", "sample")],
+    "counts": [(counts, replay(counts=Counts(counts))) for counts in ("seen", "dreamt")],
     "snapshots": [
         ("never", replay(snapshots=Never())),
         ("dynamic", replay(snapshots=BeforeBirth())),
@@ -239,6 +243,8 @@ def test_options_of_the_command_line_arrive(monkeypatch, command):
         components=2,
         max_components=9,
         replay="smgr",
+        emission="mean",
+        counts="seen",
         snapshots="0.1T",
         n_z=3,
         z_samples=2,
@@ -322,6 +328,10 @@ REFUSED: list[tuple[str, str]] = [
     (
         "--replay none --snapshots T",
         "--snapshots only matters with replay. Add --replay mgr or --replay smgr.",
+    ),
+    (
+        "--replay none --emission mean --counts seen",
+        "--emission, --counts only matters with replay. Add --replay mgr or --replay smgr.",
     ),
     (
         "--expansion False --c-new -3 --tuned all",

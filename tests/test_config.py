@@ -8,6 +8,7 @@ import pytest
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
+    Counts,
     Drift,
     Emission,
     Every,
@@ -50,8 +51,10 @@ def test_every_preset_survives_json(name):
     [
         *(RunConfig(scenario=scenario) for scenario in (Iid(), Sequential(), Sequential(3), Drift())),
         *(
-            ReplayConfig(snapshots=snapshots, labelled=labelled, emission=emission)
-            for snapshots, labelled, emission in product((Never(), Every(7), BeforeBirth()), (False, True), Emission)
+            ReplayConfig(snapshots=snapshots, labelled=labelled, emission=emission, counts=counts)
+            for snapshots, labelled, emission, counts in product(
+                (Never(), Every(7), BeforeBirth()), (False, True), Emission, Counts
+            )
         ),
         *(ModelConfig(likelihood=likelihood) for likelihood in Likelihood),
         *(ExpansionConfig(tuned=tuned, max_components=cap) for tuned, cap in product(Tuned, (None, 9))),
@@ -249,7 +252,8 @@ def test_continual_runs_take_a_hundred_thousand_steps_with_a_snapshot_at_the_end
     assert run.steps == 100_000
     assert run.scenario == Sequential(at_once)
     assert run.learner.replay.snapshots == Every(100_000 // n_tasks)
-    assert run.learner.replay.emission is Emission.THRESHOLD
+    assert run.learner.replay.emission is Emission.SAMPLE
+    assert run.learner.replay.counts is Counts.DREAMT
 
 
 @pytest.mark.parametrize("name", ["iid-mnist", "iid-omniglot"])

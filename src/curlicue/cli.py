@@ -30,7 +30,9 @@ from tyro.conf import OmitArgPrefixes, Positional
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
+    Counts,
     Drift,
+    Emission,
     Every,
     ExpansionConfig,
     Iid,
@@ -86,6 +88,10 @@ class Settings:
     """how many to begin with"""
     max_components: int | None = None
     replay: Literal["none", "mgr", "smgr"] | None = None
+    emission: Literal["mean", "threshold", "sample"] | None = None
+    """how a replayed sample is made of p(x|z)"""
+    counts: Literal["seen", "dreamt"] | None = None
+    """replay favours components by the real samples they once explained, or by the dreams of those they explain now"""
     snapshots: str | None = None
     """never, dynamic (just before each birth), T (at the end of each class), 0.1T, or a number of steps"""
     n_z: int | None = None
@@ -249,14 +255,18 @@ def _replay(
     preset: ReplayConfig | None, settings: Settings, period: int, preset_steps: int, steps: int
 ) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
-        if settings.snapshots is not None:
-            raise ConfigError("--snapshots only matters with replay. Add --replay mgr or --replay smgr.")
+        if given := _given(settings, "snapshots", "emission", "counts"):
+            raise ConfigError(f"{_options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
         return None
     replay = preset or ReplayConfig()
     if isinstance(replay.snapshots, Every):  # the preset's period scales with the steps
         replay = replace(replay, snapshots=Every(max(1, replay.snapshots.steps * steps // preset_steps)))
     if settings.snapshots is not None:
         replay = replace(replay, snapshots=_snapshots(settings.snapshots, period))
+    if settings.emission is not None:
+        replay = replace(replay, emission=Emission(settings.emission))
+    if settings.counts is not None:
+        replay = replace(replay, counts=Counts(settings.counts))
     return replay if settings.replay is None else replace(replay, labelled=settings.replay == "smgr")
 
 

@@ -35,6 +35,13 @@ class Emission(StrEnum):
     SAMPLE = "sample"
 
 
+class Counts(StrEnum):
+    """For which components the past counts in π when MGR lets them change their meaning."""
+
+    SEEN = "seen"  # for those that explained the real samples when they were seen, as the released code does
+    DREAMT = "dreamt"  # for those that explain the snapshot's dreams of them now
+
+
 def _require(condition: bool, name: str, value: object, allowed: str) -> None:
     if not condition:
         raise ConfigError(f"The '{name}' setting must be {allowed}. Got {value!r} instead.")
@@ -109,7 +116,8 @@ class ReplayConfig:
 
     snapshots: Snapshots = field(default_factory=BeforeBirth)
     labelled: bool = False  # SMGR: the component that dreamt a sample is its label (Eq. 4)
-    emission: Emission = Emission.THRESHOLD
+    emission: Emission = Emission.SAMPLE
+    counts: Counts = Counts.DREAMT
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from curlicue.config import BeforeBirth, Emission, Every, ExpansionConfig, LearnerConfig, Never, ReplayConfig, Tuned
+from curlicue.config import (
+    BeforeBirth,
+    Counts,
+    Emission,
+    Every,
+    ExpansionConfig,
+    LearnerConfig,
+    Never,
+    ReplayConfig,
+    Tuned,
+)
 from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner, Stream
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -261,7 +271,7 @@ def test_periodic_snapshots_are_taken_each_time_so_many_steps_have_passed(make_l
 
 
 def test_a_periodic_snapshot_is_the_model_and_the_counts_before_its_step(make_learner, stream):
-    learner = make_learner(K=3, replay=ReplayConfig(snapshots=Every(6)))
+    learner = make_learner(K=3, replay=ReplayConfig(snapshots=Every(6), counts=Counts.SEEN))
     n_taken = 0
     while learner.t < 20:
         before, counts = state_of(learner.model), learner.counts.clone()

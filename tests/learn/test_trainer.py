@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from curlicue.config import Emission, Every, ReplayConfig
+from curlicue.config import Counts, Emission, Every, ReplayConfig
 from curlicue.learn.events import StepTaken
 from curlicue.learn.trainer import Trainer
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -177,7 +177,7 @@ def test_rehearsing_climbs_the_plain_bound_or_with_labels_that_of_the_dreaming_c
 
 def test_rehearsal_shows_what_the_snapshot_dreams_whatever_the_model_has_become(make_learner, make_batch):
     trainer = remembering(make_learner, make_batch(7))
-    dream, _ = trainer.snapshot.dream(7, Emission.THRESHOLD, twin(trainer.rng.replay))
+    dream, _ = trainer.snapshot.dream(7, Emission.SAMPLE, twin(trainer.rng.replay))
     with torch.no_grad():
         for parameter in trainer.model.parameters():
             parameter.mul_(-3)
@@ -202,6 +202,48 @@ def test_real_batches_count_towards_pi_and_rehearsed_ones_do_not(make_learner, m
     q_y = trainer.model.log_q_y(trainer.model.encode(x)).exp().detach()
     trainer.real_step(trainer.elbo(x))
     torch.testing.assert_close(trainer.counts, before + q_y.double().sum(0))
+
+
+def rehearse_watched(trainer: Trainer, n: int) -> Tensor:
+    """Rehearse n times; Σ q(y|x) over what was dreamt [K], each batch as its own step saw it."""
+    total = torch.zeros(trainer.model.K, dtype=torch.float64)
+    for _ in range(n):
+        dream, _ = trainer.snapshot.dream(trainer.batch_size, Emission.SAMPLE, twin(trainer.rng.replay))
+        total += trainer.model.log_q_y(trainer.model.encode(dream)).exp().detach().double().sum(0)
+        trainer.rehearse()
+    return total
+
+
+def test_the_past_counts_for_the_components_that_explain_its_dreams_now(make_learner, make_batch):
+    trainer = warmed_up(make_learner(K=4, learning_rate=0.05, replay=ReplayConfig(snapshots=Every(1000))), make_batch())
+    trainer.take_snapshot()
+    past = trainer.counts.clone()
+    dreamt = rehearse_watched(trainer, 3)
+    trainer.real_step(trainer.elbo(make_batch(5, seed=1)))
+    recent = trainer.counts - past
+    trainer.grow(1)
+    trainer.take_snapshot()
+    expected = torch.cat([recent + past.sum() * dreamt / dreamt.sum(), torch.zeros(1)])
+    torch.testing.assert_close(trainer.counts, expected)
+    torch.testing.assert_close(trainer.snapshot.pi, expected.clamp_min(1e-12) / expected.sum())
+    assert trainer.counts.sum() == pytest.approx(past.sum() + 5)  # one for each real sample, as before
+    assert (expected[:4] - past - recent).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("replay", [{"labelled": True}, {"counts": Counts.SEEN}], ids=["SMGR", "seen"])
+def test_the_past_keeps_its_counts_where_components_keep_their_meaning_or_if_so_set(make_learner, make_batch, replay):
+    trainer = remembering(make_learner, make_batch(7), **replay)
+    before = trainer.counts.clone()
+    rehearse_watched(trainer, 3)
+    trainer.take_snapshot()
+    assert torch.equal(trainer.counts, before)
+
+
+def test_without_a_dream_between_two_snapshots_the_counts_stay(make_learner, make_batch):
+    trainer = remembering(make_learner, make_batch(7))
+    before = trainer.counts.clone()
+    trainer.take_snapshot()
+    assert torch.equal(trainer.counts, before)
 
 
 def test_a_rehearsed_batch_is_as_large_as_the_last_real_one(make_learner, make_batch):

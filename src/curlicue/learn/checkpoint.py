@@ -21,6 +21,7 @@ from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
 FORMAT = 1
+COUNTS = ("counts", "past", "dreamt")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 
@@ -80,7 +81,7 @@ def _tensors(learner: Trainer) -> dict[str, Tensor]:
     groups: dict[str, dict[str, Tensor]] = {
         "model": learner.model.state_dict(),
         "rng": learner.rng.state(),
-        "learner": {"counts": learner.counts},
+        "learner": {name: getattr(learner, name) for name in COUNTS},
     }
     for name, parameter in learner.model.named_parameters():
         groups[f"optimiser.{name}"] = learner.optimiser.state.get(parameter, {})
@@ -131,7 +132,7 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
     state = learner.model.state_dict()
     like = {f"model/{name}": _with_components(name, t, K) for name, t in state.items()}
     like |= {f"rng/{name}": t for name, t in learner.rng.state().items()}
-    like["learner/counts"] = learner.counts.new_empty(K)
+    like |= {f"learner/{name}": learner.counts.new_empty(K) for name in COUNTS}
     for name, parameter in learner.model.named_parameters():
         if f"optimiser.{name}/step" in tensors:
             moment = _with_components(name, parameter, K)
@@ -162,7 +163,8 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
     for name, parameter in learner.model.named_parameters():
         if state := groups.get(f"optimiser.{name}"):
             learner.optimiser.state[parameter] = state
-    learner.counts = own["counts"]
+    for name in COUNTS:
+        setattr(learner, name, own[name])
     for name in ("t", "snapshot_t", "rehearsal_due", "batch_size"):
         setattr(learner, name, scalars[name])
     if "snapshot" in groups:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from curlicue.config import BeforeBirth, Every, LearnerConfig, ReplayConfig
+from curlicue.config import BeforeBirth, Counts, Every, LearnerConfig, ReplayConfig
 from curlicue.learn.events import SnapshotTaken, StepTaken
 from curlicue.learn.replay import Snapshot
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -21,6 +21,8 @@ class Trainer:
         self.optimiser = self.new_optimiser()
         self.t = 0  # steps taken, real and rehearsed together
         self.counts = torch.zeros(model.K, dtype=torch.float64)  # Σ q(y|x) over real samples
+        self.past = self.counts.clone()  # of them, what had been counted when the snapshot was taken
+        self.dreamt = self.counts.clone()  # Σ q(y|x) over what the snapshot has dreamt
         self.snapshot: Snapshot | None = None
         self.snapshot_t = 0  # when it was taken
         self.rehearsal_due = False  # real and dreamt batches alternate
@@ -60,6 +62,7 @@ class Trainer:
         x, y = self.snapshot.dream(self.batch_size, self.config.replay.emission, self.rng.replay)
         terms = self.elbo_given(x, y) if self.config.replay.labelled else self.elbo(x)
         self.climb(terms)
+        self.dreamt += terms.q_y.sum(0, dtype=torch.float64)
         self.rehearsal_due = False
         return self._step_taken(terms, rehearsed=True)
 
@@ -78,8 +81,17 @@ class Trainer:
 
     def take_snapshot(self) -> SnapshotTaken:
         """Remember the model as it is now."""
+        self.counts = self.recounted()
+        self.past, self.dreamt = self.counts.clone(), torch.zeros_like(self.counts)
         self.snapshot, self.snapshot_t = Snapshot.of(self.model, self.counts), self.t
         return SnapshotTaken(self.t, self.model.K)
+
+    def recounted(self) -> Tensor:
+        """The counts for π [K]: unlabelled rehearsals may move the past to other components, and its counts follow."""
+        match self.config.replay:
+            case ReplayConfig(labelled=False, counts=Counts.DREAMT) if self.dreamt.any():
+                return self.counts - self.past + self.past.sum() * self.dreamt / self.dreamt.sum()
+        return self.counts
 
     def grow(self, parent: int) -> int:
         """Add a copy of `parent`; the optimiser's state of everything else stays. Returns the newborn's id."""
@@ -91,7 +103,7 @@ class Trainer:
         for before, after in grown.items():
             if state := self.optimiser.state.pop(before, None):
                 self.optimiser.state[after] = {k: _with_newborn(v) for k, v in state.items()}
-        self.counts = torch.cat([self.counts, self.counts.new_zeros(1)])
+        self.counts, self.past, self.dreamt = map(_with_newborn, (self.counts, self.past, self.dreamt))
         return self.model.K - 1
 
     def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:
@@ -102,5 +114,5 @@ class Trainer:
 
 
 def _with_newborn(moment: Tensor) -> Tensor:
-    """Adam's moments of one more component: zero. (Its step count is one for all.)"""
+    """What is kept of each component, of one more: zero. (Adam's step count is one for all.)"""
     return torch.cat([moment, torch.zeros_like(moment[:1])]) if moment.ndim else moment
