@@ -24,7 +24,7 @@ class Tuned(StrEnum):
     """Which parameters fit a newborn component to D_new."""
 
     ALL = "all"  # as the paper says
-    HEADS = "heads"  # as the released code does: q(y|x), q(z|x,y) and p(z|y) only
+    HEADS = "heads"  # q(y|x), q(z|x,y) and p(z|y) only, as the released code does
 
 
 class Emission(StrEnum):
@@ -75,7 +75,7 @@ class ExpansionConfig:
     burn_in: int = 100  # steps before D_new begins to collect
     wait: int = 100  # real steps after a birth before D_new collects again
     passes: int = 10  # over D_new, to fit the newborn
-    tuned: Tuned = Tuned.ALL
+    tuned: Tuned = Tuned.HEADS
     max_components: int | None = None  # no cap by default
 
     def __post_init__(self) -> None:
