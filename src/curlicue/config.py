@@ -125,7 +125,7 @@ class LearnerConfig:
     """How the bound is climbed."""
 
     learning_rate: float = 1e-3
-    tau: float | None = 0.5  # components with q(y|x) below are visited at random, unbiased; None: visit all
+    tau: float | None = 1.0  # a component other than the likeliest is visited with probability q/τ; None: all are
     z_samples: int = 1  # importance samples of z (IWAE)
     expansion: ExpansionConfig | None = field(default_factory=ExpansionConfig)
     replay: ReplayConfig | None = field(default_factory=ReplayConfig)
@@ -134,7 +134,7 @@ class LearnerConfig:
         _require(
             0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "a float in the range (0, inf)"
         )
-        _require(self.tau is None or 0 < self.tau < 1, "tau", self.tau, "None or a float in the range (0, 1)")
+        _require(self.tau is None or 0 < self.tau <= 1, "tau", self.tau, "None or a float in the range (0, 1]")
         _require(self.z_samples >= 1, "z_samples", self.z_samples, "an int in the range [1, inf)")
 
 

@@ -87,7 +87,7 @@ def sparse_sums(logits: Tensor, tau: float = TAU) -> Tensor:
     return pairs.sum_rows(F[pairs.rows % B, pairs.ks], len(logits))
 
 
-@pytest.mark.parametrize("tau", [0.05, TAU, 0.95])
+@pytest.mark.parametrize("tau", [0.05, TAU, 1.0])
 def test_the_sparse_sum_is_unbiased_in_value_and_in_gradient(tau):
     n = 20_000
     one, many = Q_Y.log().requires_grad_(), Q_Y.log().repeat(n, 1).requires_grad_()
