@@ -70,8 +70,10 @@ class ModelConfig:
 class ExpansionConfig:
     """When a component is born."""
 
-    c_new: float = -200.0  # nats; a real sample whose bound is lower joins D_new
+    c_new: float | None = -200.0  # nats; a real sample whose bound is lower joins D_new. None: as `deviations` says
+    deviations: float = 5.0  # c_new None: standard deviations below what is normal for the model now
     n_new: int = 100  # size of D_new that triggers a birth
+    window: int | None = None  # real samples after which a sample leaves D_new; None: it stays until a birth
     burn_in: int = 100  # steps before D_new begins to collect
     wait: int = 100  # real steps after a birth before D_new collects again
     passes: int = 10  # over D_new, to fit the newborn
@@ -79,8 +81,12 @@ class ExpansionConfig:
     max_components: int | None = None  # no cap by default
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.c_new), "c_new", self.c_new, "a finite number of nats")
+        finite = self.c_new is None or math.isfinite(self.c_new)
+        _require(finite, "c_new", self.c_new, "None or a finite number of nats")
+        _require(0 < self.deviations < math.inf, "deviations", self.deviations, "a float in the range (0, inf)")
         _require(self.n_new >= 1, "n_new", self.n_new, "an int in the range [1, inf)")
+        fits = self.window is None or self.window >= self.n_new
+        _require(fits, "window", self.window, "None or an int in the range [n_new, inf)")
         for name in ("burn_in", "wait", "passes"):
             _require(getattr(self, name) >= 0, name, getattr(self, name), "an int in the range [0, inf)")
         cap = self.max_components

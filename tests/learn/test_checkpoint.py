@@ -73,7 +73,8 @@ def whole(learner: Learner | LabelledLearner) -> dict[str, Any]:
     if isinstance(learner, LabelledLearner):
         state["component_of"] = dict(learner.component_of)
     elif learner.d_new:
-        state["d_new"] = torch.cat([torch.empty(0, learner.model.n_x), *learner.d_new.samples])
+        state["d_new"], state["numbers"] = learner.d_new.samples, learner.d_new.numbers
+        state["seen"], state["normal"] = learner.d_new.seen, learner.d_new.normal
         state["wait"] = learner.d_new.real_steps_to_wait
     return state
 
@@ -89,7 +90,7 @@ def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
 def learner() -> Learner | LabelledLearner:
     """It has grown twice, remembers itself, and has begun to gather the next D_new."""
     learner = make()
-    while learner.model.K < 3 or len(learner.d_new.samples) < 2:
+    while learner.model.K < 3 or len(learner.d_new.samples) < 20:
         taught(learner, learner.t + 1)
         assert learner.t < 100
     assert learner.snapshot.model.K == 2
@@ -284,13 +285,13 @@ OTHER_SETTINGS: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "encoder": ({"model": replace(MODEL, encoder=(9,))}, "model/encoder.biases.0", "float32 [8]", "float32 [9]"),
     "deeper": ({"model": replace(MODEL, encoder=(8, 8))}, "model/encoder.biases.1", "absent", "float32 [8]"),
     "decoder": ({"model": replace(MODEL, decoder=(5,))}, "model/decoder.biases.0", "float32 [7]", "float32 [5]"),
-    "features": ({"n_x": 7}, "learner/d_new", "float32 [20, 6]", "float32 [20, 7]"),
+    "features": ({"n_x": 7}, "d_new/samples", "float32 [20, 6]", "float32 [20, 7]"),
     "likelihood": (
         {"model": replace(MODEL, likelihood=Likelihood.GAUSSIAN)},
         *("model/p_x.raw_var", "absent", "float32 [6]"),
     ),
     "no replay": ({"config": replace(GROWING, replay=None)}, "learner/pi", "float64 [2]", "absent"),
-    "no expansion": ({"config": replace(GROWING, expansion=None)}, "learner/d_new", "float32 [20, 6]", "absent"),
+    "no expansion": ({"config": replace(GROWING, expansion=None)}, "d_new/numbers", "int64 [20]", "absent"),
 }
 
 
@@ -313,7 +314,7 @@ def test_an_unsupervised_checkpoint_cannot_go_on_with_labels_nor_the_other_way_r
 
 def test_a_checkpoint_from_before_expansion_was_switched_on_is_refused(tmp_path):
     save_checkpoint(tmp_path / "c", make(config=replace(GROWING, expansion=None)), {})
-    assert "real_steps_to_wait is absent in it, but these settings make it int" in refusal(tmp_path / "c", make())
+    assert "normal is absent in it, but these settings make it dict" in refusal(tmp_path / "c", make())
 
 
 def test_a_failed_load_can_be_followed_by_one_that_works(path, learner):

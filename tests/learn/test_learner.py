@@ -18,7 +18,7 @@ from curlicue.config import (
     ReplayConfig,
     Tuned,
 )
-from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
+from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner, Stream
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
 from curlicue.model.likelihood import Bernoulli
@@ -102,7 +102,14 @@ def test_nobody_is_born_once_the_cap_is_reached(make_learner, stream):
     learner = make_learner(expansion=expansion(max_components=3))
     assert [birth.K for birth in births(learner, stream, 10)] == [2, 3]
     assert learner.model.K == 3
-    assert learner.d_new.size == 0
+
+
+def test_a_d_new_that_is_full_at_the_cap_is_emptied_and_told(make_learner, stream):
+    learner = make_learner(expansion=expansion(max_components=1, wait=2))
+    refused = of_type(BirthRefused, list(learner.learn(stream, 10)))
+    assert [(event.t, event.K, len(event.d_new)) for event in refused] == [(1, 1, B), (4, 1, B), (7, 1, B), (10, 1, B)]
+    assert torch.equal(refused[1].d_new, stream(3))
+    assert len(learner.d_new.samples) == 0
 
 
 def test_nobody_is_born_while_all_is_well_explained_or_without_expansion(make_learner, stream):
@@ -141,7 +148,7 @@ def test_d_new_is_the_real_samples_that_joined_since_the_last_birth_and_then_emp
                 joined.append(event.t)
             case ComponentBorn(d_new=d_new):
                 assert torch.equal(d_new, torch.cat([shown[t] for t in joined]))
-                assert learner.d_new.size == 0
+                assert len(learner.d_new.samples) == 0
                 joined, n_births = [], n_births + 1
     assert n_births > 2
 

@@ -13,7 +13,7 @@ from curlicue.config import RunConfig, Sequential, to_json
 from curlicue.errors import ConfigError, RunError
 from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
-from curlicue.learn.events import ComponentBorn, Event, SnapshotTaken, StepTaken
+from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.mixture import MixtureVAE
@@ -104,10 +104,11 @@ class Run:
                 if len(self.pending) == STEPS_PER_LINE or event.t + 1 == self.config.steps:
                     self.directory.append("events", _steps_line(self.pending))
                     self.pending = []
-            case ComponentBorn():
-                self.directory.write_birth(event.component, event.d_new.numpy())
+            case ComponentBorn() | BirthRefused():
+                if isinstance(event, ComponentBorn):
+                    self.directory.write_birth(event.component, event.d_new.numpy())
                 line = {k: v for k, v in vars(event).items() if k != "d_new"}
-                self.directory.append("events", {"event": "ComponentBorn", **line, "n": len(event.d_new)})
+                self.directory.append("events", {"event": type(event).__name__, **line, "n": len(event.d_new)})
             case SnapshotTaken():
                 self.directory.append("events", {"event": "SnapshotTaken", **asdict(event)})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from curlicue.errors import RunError
+from curlicue.learn.expansion import Normal
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import Snapshot
 from curlicue.learn.supervised import LabelledLearner
@@ -88,8 +90,8 @@ def _tensors(learner: Trainer) -> dict[str, Tensor]:
     if learner.snapshot:
         groups["snapshot"] = learner.snapshot.model.state_dict()
         groups["learner"]["pi"] = learner.snapshot.pi
-    if isinstance(learner, Learner) and learner.d_new and learner.d_new.samples:
-        groups["learner"]["d_new"] = torch.cat(learner.d_new.samples)
+    if isinstance(learner, Learner) and learner.d_new and len(learner.d_new.samples):
+        groups["d_new"] = {"samples": learner.d_new.samples, "numbers": learner.d_new.numbers}
     return {f"{group}/{name}": tensor for group, items in groups.items() for name, tensor in items.items()}
 
 
@@ -102,7 +104,8 @@ def _scalars(learner: Trainer) -> dict[str, Any]:
     }
     match learner:
         case Learner(d_new=d_new) if d_new:
-            scalars["real_steps_to_wait"] = d_new.real_steps_to_wait
+            scalars |= {"real_steps_to_wait": d_new.real_steps_to_wait, "seen": d_new.seen}
+            scalars["normal"] = asdict(d_new.normal)
         case LabelledLearner():
             scalars["component_of"] = list(learner.component_of.items())
     return scalars
@@ -142,8 +145,9 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
         past_K = len(tensors["learner/pi"])
         like |= {f"snapshot/{name}": _with_components(name, t, past_K) for name, t in state.items()}
         like["learner/pi"] = learner.counts.new_empty(past_K)
-    if isinstance(learner, Learner) and learner.d_new and "learner/d_new" in tensors:
-        like["learner/d_new"] = torch.empty(len(tensors["learner/d_new"]), learner.model.n_x)
+    if isinstance(learner, Learner) and learner.d_new and "d_new/samples" in tensors:
+        n = len(tensors["d_new/samples"])
+        like |= {"d_new/samples": torch.empty(n, learner.model.n_x), "d_new/numbers": torch.empty(n, dtype=torch.int64)}
     return like
 
 
@@ -173,7 +177,9 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
         learner.snapshot = Snapshot(past.eval().requires_grad_(False), own["pi"])
     match learner:
         case Learner(d_new=d_new) if d_new:
-            d_new.real_steps_to_wait = scalars["real_steps_to_wait"]
-            d_new.samples = [own["d_new"]] if "d_new" in own else []
+            d_new.real_steps_to_wait, d_new.seen = scalars["real_steps_to_wait"], scalars["seen"]
+            d_new.normal = Normal(**scalars["normal"])
+            if "d_new" in groups:
+                d_new.samples, d_new.numbers = groups["d_new"]["samples"], groups["d_new"]["numbers"]
         case LabelledLearner():
             learner.component_of = dict(map(tuple, scalars["component_of"]))

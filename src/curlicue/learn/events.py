@@ -45,4 +45,13 @@ class ComponentBorn:
     d_new: Tensor  # [N, D]
 
 
-Event = StepTaken | SnapshotTaken | ComponentBorn
+@dataclass(frozen=True)
+class BirthRefused:
+    """D_new was full, but the model has as many components as it may have."""
+
+    t: int
+    K: int
+    d_new: Tensor  # [N, D]
+
+
+Event = StepTaken | SnapshotTaken | ComponentBorn | BirthRefused

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from curlicue.config import ExpansionConfig
 from curlicue.model.mixture import MixtureVAE
+
+MEMORY = 5000  # samples after which what was normal is half forgotten, or so
+NOBODY = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
+STD_FLOOR = 1.0  # nats; samples that are all alike have hardly any deviation
+
+
+@dataclass
+class Normal:
+    """Mean and variance of the bound, over the latest samples that were not poorly modelled."""
+
+    n: float = 0.0  # samples, as far as they are remembered
+    mean: float = 0.0
+    var: float = 0.0
+
+    def update(self, bound: Tensor) -> None:
+        """Take in the bounds of a batch [B]; what came before weighs as MEMORY samples at most."""
+        if not len(bound):
+            return
+        before, now = min(self.n, MEMORY), len(bound)
+        self.n = before + now
+        mean, var = float(bound.double().mean()), float(bound.double().var(correction=0))
+        surprise = mean - self.mean
+        self.mean += surprise * now / self.n
+        self.var = (before * self.var + now * var + surprise**2 * before * now / self.n) / self.n
+
+    def below(self, deviations: float) -> float:
+        """The bound so many standard deviations below the mean; nothing is below it before anything was seen."""
+        return self.mean - deviations * max(math.sqrt(self.var), STD_FLOOR) if self.n else -math.inf
 
 
 class PoorlyModelled:
@@ -14,36 +45,45 @@ class PoorlyModelled:
 
     def __init__(self, config: ExpansionConfig) -> None:
         self.config = config
-        self.samples: list[Tensor] = []
+        self.samples, self.numbers = NOBODY  # [N, D]; [N], the how-manieth real sample each was
+        self.seen = 0  # real samples
+        self.normal = Normal()
         self.real_steps_to_wait = 0  # until D_new may collect again
 
     @property
-    def size(self) -> int:
-        """|D_new|."""
-        return sum(len(x) for x in self.samples)
+    def c_new(self) -> float:
+        """The threshold: as set, or measured against what is normal now."""
+        return self.normal.below(self.config.deviations) if self.config.c_new is None else self.config.c_new
 
-    def eligible(self, t: int, K: int) -> bool:
-        """Whether step t may add to D_new: after the burn-in, the wait since the last birth, and below the cap."""
-        cap = self.config.max_components
-        return t >= self.config.burn_in and self.real_steps_to_wait == 0 and (cap is None or cap > K)
+    def eligible(self, t: int) -> bool:
+        """Whether step t may add to D_new: after the burn-in and the wait since the last birth."""
+        return t >= self.config.burn_in and self.real_steps_to_wait == 0
 
-    def consider(self, x: Tensor, bound: Tensor, t: int, K: int) -> int:
+    def consider(self, x: Tensor, bound: Tensor, t: int) -> int:
         """Add the poorly explained of a real batch; return how many they are."""
-        poor = x[bound < self.config.c_new] if self.eligible(t, K) else x[:0]
-        if len(poor):
-            self.samples.append(poor)
+        poor = bound < self.c_new if self.eligible(t) else torch.zeros_like(bound, dtype=torch.bool)  # [B]
+        if self.config.c_new is None:
+            self.normal.update(bound[~poor])
+        numbers = torch.arange(self.seen, self.seen + len(x))
+        self.seen += len(x)
+        if poor.any():
+            kept = self.samples if len(self.samples) else x[:0]
+            self.samples, self.numbers = torch.cat([kept, x[poor]]), torch.cat([self.numbers, numbers[poor]])
+        if self.config.window is not None and len(self.samples):
+            recent = self.numbers >= self.seen - self.config.window
+            self.samples, self.numbers = self.samples[recent], self.numbers[recent]
         self.real_steps_to_wait = max(0, self.real_steps_to_wait - 1)
-        return len(poor)
+        return int(poor.sum())
 
     @property
     def full(self) -> bool:
         """Whether a component can be born."""
-        return self.size >= self.config.n_new
+        return len(self.samples) >= self.config.n_new
 
     def empty(self) -> Tensor:
         """Hand over D_new [N, D] and begin the wait for the next."""
-        d_new = torch.cat(self.samples)
-        self.samples, self.real_steps_to_wait = [], self.config.wait
+        d_new, (self.samples, self.numbers) = self.samples, NOBODY
+        self.real_steps_to_wait = self.config.wait
         return d_new
 
 

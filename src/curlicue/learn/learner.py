@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from curlicue.config import LearnerConfig, Tuned
-from curlicue.learn.events import ComponentBorn, Event
+from curlicue.learn.events import BirthRefused, ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
 from curlicue.learn.trainer import Trainer
 from curlicue.model.elbo import elbo_given
@@ -39,10 +39,10 @@ class Learner(Trainer):
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
         events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
         terms = self.elbo(x)
-        n_poor = self.d_new.consider(x, terms.bound.detach(), self.t, self.model.K) if self.d_new is not None else 0
+        n_poor = self.d_new.consider(x, terms.bound.detach(), self.t) if self.d_new is not None else 0
         events.append(self.real_step(terms, n_poor))
         if self.d_new is not None and self.d_new.full:
-            events.extend(self.expand(self.d_new))
+            events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
         return events
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
@@ -55,6 +55,16 @@ class Learner(Trainer):
         newborn = self.grow(parent)
         before, after = self.fit(newborn, d_new, buffer.config.passes, buffer.config.tuned)
         yield ComponentBorn(self.t, newborn, parent, self.model.K, before, after, d_new)
+
+    @property
+    def at_cap(self) -> bool:
+        """Whether the model has as many components as it may have."""
+        cap = self.config.expansion.max_components if self.config.expansion else None
+        return cap is not None and cap <= self.model.K
+
+    def refuse(self, buffer: PoorlyModelled) -> Iterator[Event]:
+        """Nobody is born at the cap: D_new is emptied, and the components there are learn what was in it."""
+        yield BirthRefused(self.t, self.model.K, buffer.empty())
 
     def fit(self, newborn: int, d_new: Tensor, passes: int, tuned: Tuned) -> tuple[float, float]:
         """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
