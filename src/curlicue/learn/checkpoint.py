@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from curlicue.errors import RunError
@@ -29,10 +29,7 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 def save_checkpoint(path: Path, learner: Trainer, extra: dict[str, Any]) -> None:
     """Write learner and `extra` (plain JSON) so that a crash leaves the old file or the new one, never half."""
-    scalars = {"format": FORMAT, "learner": _scalars(learner), "extra": extra}
-    tensors = {name: t.contiguous() for name, t in _tensors(learner).items()}
-    scalars["sha256"] = _digest(scalars, tensors)
-    write_atomically(path, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
+    write_atomically(path, to_bytes(learner, extra))
 
 
 def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
@@ -41,34 +38,56 @@ def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
     A file that cannot be used is a RunError, and `learner` stays as it is.
     """
     try:
-        scalars, tensors = _read(path)
-    except (OSError, SafetensorError, ValueError) as error:
+        contents = path.read_bytes()
+    except OSError as error:
         raise RunError(f"{path} is not a whole checkpoint ({error}). Start the run anew without --resume.") from error
+    return from_bytes(contents, learner, str(path))
+
+
+def to_bytes(learner: Trainer, extra: dict[str, Any]) -> bytes:
+    """A safetensors file that holds `learner` and `extra`."""
+    scalars = {"format": FORMAT, "learner": _scalars(learner), "extra": extra}
+    tensors = {name: t.contiguous() for name, t in _tensors(learner).items()}
+    scalars["sha256"] = _digest(scalars, tensors)
+    return save(tensors, metadata={"curlicue": json.dumps(scalars)})
+
+
+def from_bytes(contents: bytes, learner: Trainer, name: str) -> dict[str, Any]:
+    """Put `learner` where it was by `to_bytes`; returns `extra`. `name` is what errors call it."""
+    try:
+        scalars, tensors = _read(contents)
+    except (SafetensorError, ValueError) as error:
+        raise RunError(f"{name} is not a whole checkpoint ({error}). Start the run anew without --resume.") from error
     if scalars["format"] != FORMAT:
         raise RunError(
-            f"{path} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
+            f"{name} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
             "Resume with the version that wrote it."
         )
-    _check_fit(path, learner, tensors, scalars["learner"])
+    _check_fit(name, learner, tensors, scalars["learner"])
     _restore(learner, tensors, scalars["learner"])
     return dict(scalars["extra"])
 
 
-def _read(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _read(contents: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Scalars and, of the format that is known, tensors; ValueError if they are not as they were written."""
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-        if "curlicue" not in metadata:
-            raise ValueError("curlicue did not write it")
-        scalars = json.loads(metadata["curlicue"])
-        if not isinstance(scalars, dict) or "format" not in scalars:
-            raise ValueError("its metadata name no format")
-        if scalars["format"] != FORMAT:
-            return scalars, {}
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+    tensors = load(contents)
+    scalars = _metadata(contents)
+    if scalars["format"] != FORMAT:
+        return scalars, {}
     if scalars.pop("sha256", None) != _digest(scalars, tensors):
         raise ValueError("its contents do not have the checksum they were written with")
     return scalars, tensors
+
+
+def _metadata(contents: bytes) -> dict[str, Any]:
+    """What `to_bytes` wrote into the header of a safetensors file: its length in 8 bytes, then JSON."""
+    header = json.loads(contents[8 : 8 + int.from_bytes(contents[:8], "little")])
+    if "curlicue" not in header.get("__metadata__", {}):
+        raise ValueError("curlicue did not write it")
+    scalars = json.loads(header["__metadata__"]["curlicue"])
+    if not isinstance(scalars, dict) or "format" not in scalars:
+        raise ValueError("its metadata name no format")
+    return scalars
 
 
 def _digest(scalars: dict[str, Any], tensors: dict[str, Tensor]) -> str:
@@ -111,14 +130,14 @@ def _scalars(learner: Trainer) -> dict[str, Any]:
     return scalars
 
 
-def _check_fit(path: Path, learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
+def _check_fit(where: str, learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, Any]) -> None:
     """Whether all that is in the file, and nothing else, has a place in `learner`."""
     seen = _kinds(tensors, scalars)
     wanted = _kinds(_as_tensors_of(learner, tensors), _scalars(learner))
     for name in sorted(seen.keys() | wanted.keys()):
         if seen.get(name) != wanted.get(name):
             raise RunError(
-                f"{path} does not fit the settings: {name} is {seen.get(name, 'absent')} in it, but these settings "
+                f"{where} does not fit the settings: {name} is {seen.get(name, 'absent')} in it, but these settings "
                 f"make it {wanted.get(name, 'absent')}. Resume with the settings it was written with."
             )
 
