@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test lint check bench clean
 
 demo: $(INSTALLED)
-	$(BIN)/curlicue demo --out runs/demo
+	$(BIN)/curlicue demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest

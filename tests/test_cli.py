@@ -28,7 +28,6 @@ from curlicue.config import (
     Drift,
     Emission,
     Every,
-    ExpansionConfig,
     Iid,
     Never,
     ReplayConfig,
@@ -175,7 +174,7 @@ MEANINGS: dict[str, list[tuple[Any, RunConfig]]] = {
         ("sequential", replace(DIGITS, scenario=Sequential(1))),
         ("drift", replace(DIGITS, scenario=Drift())),
     ],
-    "at_once": [(2, replace(DIGITS, scenario=Sequential(2)))],
+    "at_once": [(2, replace(replay(snapshots=Every(2000)), scenario=Sequential(2)))],
     "steps": [(10_000, DIGITS)],
     "seed": [(7, replace(DIGITS, seed=7))],
     "batch_size": [(32, replace(DIGITS, batch_size=32))],
@@ -217,8 +216,8 @@ def test_an_option_changes_what_it_names_and_nothing_else(option):
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_preset_without_options_is_as_the_paper_has_it(preset):
-    assert asked(preset) == PRESETS[preset]
+def test_without_options_a_preset_stays_as_it_is(preset):
+    assert asked(preset, n_classes=50 if "omniglot" in preset else 10) == PRESETS[preset]
 
 
 def test_options_of_the_command_line_arrive(monkeypatch, command):
@@ -283,11 +282,23 @@ def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at
     assert asked(**settings, snapshots="0.1T").learner.replay.snapshots == Every(max(1, period // 10))
 
 
-def test_replay_and_expansion_can_be_added_to_a_preset_without():
+def test_replay_can_be_added_to_a_preset_without():
     config = asked("iid-mnist", replay="smgr", snapshots="dynamic")
     assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True)
-    config = asked("split-mnist", expansion=True, c_new=-3.0)
-    assert config.learner.expansion == ExpansionConfig(c_new=-3.0)
+
+
+@pytest.mark.parametrize("option", [{"expansion": True}, {"n_new": 3}, {"tuned": "all"}, {"exact": True}])
+def test_where_labels_say_which_component_it_is_options_of_growth_are_refused(option):
+    with pytest.raises(ConfigError, match=f"--{next(iter(option)).replace('_', '-')} has no effect where labels say"):
+        asked("split-mnist", **option)
+
+
+def test_a_preset_keeps_its_classes_at_once_when_asked_for_the_scenario_it_has():
+    assert asked("split-mnist", scenario="sequential").scenario == Sequential(2)
+
+
+def test_the_snapshots_of_a_preset_stay_at_the_ends_of_what_is_shown_together():
+    assert asked("mnist", at_once=2).learner.replay.snapshots == Every(20_000)
 
 
 def test_mgr_takes_the_labels_from_a_preset_with_smgr():
@@ -314,7 +325,7 @@ REFUSED: list[tuple[str, str]] = [
         "--max-components 0",
         "The 'max_components' setting must be None or an int in the range [1, inf). Got 0 instead.",
     ),
-    ("--c-new nan", "The 'c_new' setting must be a finite number of nats. Got nan instead."),
+    ("--c-new nan", "The 'c_new' setting must be None or a finite number of nats. Got nan instead."),
     ("--learning-rate 0", "The 'learning_rate' setting must be a float in the range (0, inf). Got 0.0 instead."),
     ("--snapshots 0", AT_LEAST_1.format("steps", 0)),
     (
@@ -358,8 +369,6 @@ def test_options_that_a_preset_would_ignore_are_refused():
         asked("iid-mnist", at_once=2)
     with pytest.raises(ConfigError, match="--snapshots only matters with replay"):
         asked("iid-mnist", snapshots="T")
-    with pytest.raises(ConfigError, match="--n-new only matters where components are born"):
-        asked("split-mnist", n_new=3)
 
 
 @pytest.mark.parametrize(
@@ -580,7 +589,7 @@ def test_a_birth_is_told(capsys):
     line = cli._progress_line()
     task = line.add_task("", K=1, bound=0.0, score="")
     born = cli.ComponentBorn(41, 3, 1, 4, None, None, torch.zeros(1, 1))
-    cli._show(born, line, task, 100)
+    cli._show(born, line, task, 100, 10)
     assert capsys.readouterr().out == "step 41: component 3 is born from 1\n"
 
 
@@ -592,6 +601,17 @@ def test_a_resumed_run_has_the_threads_it_had_unless_told_otherwise(command, run
     assert command("train", "--resume", run).code == 0
     assert command("train", "--resume", run, "--threads", 2).code == 0
     assert seen == [3, 2]
+
+
+def test_going_on_elsewhere_is_told_and_recorded(command, run):
+    config, began = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "environment"))
+    (run / "config.json").write_text(json.dumps({**config, "steps": config["steps"] + 2}))  # not finished after all
+    (run / "environment.json").write_text(json.dumps({**began, "processor": "another"}))
+    told = "The run began with other processor: from here on it may not go bit for bit as it would have.\n"
+    assert command("train", "--resume", run).err == told
+    resumed = {"t": config["steps"], "processor": began["processor"]}
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment == {**began, "processor": "another", "resumed": [resumed]}
 
 
 def test_the_environment_of_a_run_has_its_threads(finished):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -91,7 +92,7 @@ class Settings:
     emission: Literal["mean", "threshold", "sample"] | None = None
     """how a replayed sample is made of p(x|z)"""
     counts: Literal["seen", "dreamt"] | None = None
-    """replay favours components by the real samples they once explained, or by the dreams of those they explain now"""
+    """replay favours components by the real samples they explained, or by the dreams of these they explain since"""
     snapshots: str | None = None
     """never, dynamic (just before each birth), T (at the end of each class), 0.1T, or a number of steps"""
     n_z: int | None = None
@@ -135,9 +136,15 @@ def train(
 def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Run:
     """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
     config: RunConfig = from_json(RunConfig, directory.read("config"))
-    use_threads(directory.read("environment").get("threads") if threads is None else threads)
+    began = directory.read("environment")
+    now = environment(use_threads(began.get("threads") if threads is None else threads))
     run = Run(config, _load(config.dataset, data_dir), directory)
     run.resume()
+    changed = {name: value for name, value in now.items() if value != began.get(name)}
+    if changed and run.learner.t < config.steps:
+        _say(f"The run began with other {', '.join(changed)}: from here on it may not go bit for bit as it would have.")
+        resumed = [*began.get("resumed", []), {"t": run.learner.t, **changed}]
+        directory.write("environment", {**began, "resumed": resumed})
     return run
 
 
@@ -196,6 +203,8 @@ def result(run: Positional[Path], /, out: Path | None = None) -> None:
 
 def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfig:
     """The preset with everything that was asked for changed."""
+    if preset.supervised:
+        _refuse_growth(settings)
     steps = preset.steps if settings.steps is None else settings.steps
     scenario = _scenario(preset.scenario, settings)
     period = steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
@@ -203,7 +212,7 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     learner = replace(
         learner,
         expansion=_expansion(learner.expansion, settings),
-        replay=_replay(learner.replay, settings, period, preset.steps, steps),
+        replay=_replay(learner.replay, settings, period),
         tau=None if settings.exact else learner.tau,
         **_given(settings, "learning_rate", "z_samples"),
     )
@@ -223,6 +232,14 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     )
 
 
+def _refuse_growth(settings: Settings) -> None:
+    """With labels, a component is opened for each class, and Eq. 4 visits that one alone."""
+    given = _given(settings, "expansion", "c_new", "n_new", "tuned", "max_components")
+    if given or settings.exact:
+        names = [*given, *(["exact"] if settings.exact else [])]
+        raise ConfigError(f"{_options(names)} has no effect where labels say which component it is. Leave it out.")
+
+
 def _given(settings: Settings, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
 
@@ -232,7 +249,8 @@ def _options(names: Iterable[str]) -> str:
 
 
 def _scenario(preset: Scenario, settings: Settings) -> Scenario:
-    scenario = preset if settings.scenario is None else SCENARIOS[settings.scenario]
+    asked = preset if settings.scenario is None else SCENARIOS[settings.scenario]
+    scenario = preset if type(asked) is type(preset) else asked  # a sequential preset knows how many at once
     if settings.at_once is None:
         return scenario
     if not isinstance(scenario, Sequential):
@@ -251,16 +269,14 @@ def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionC
     return replace(preset or ExpansionConfig(), **given)
 
 
-def _replay(
-    preset: ReplayConfig | None, settings: Settings, period: int, preset_steps: int, steps: int
-) -> ReplayConfig | None:
+def _replay(preset: ReplayConfig | None, settings: Settings, period: int) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
         if given := _given(settings, "snapshots", "emission", "counts"):
             raise ConfigError(f"{_options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
         return None
     replay = preset or ReplayConfig()
-    if isinstance(replay.snapshots, Every):  # the preset's period scales with the steps
-        replay = replace(replay, snapshots=Every(max(1, replay.snapshots.steps * steps // preset_steps)))
+    if isinstance(replay.snapshots, Every):  # the period of all presets is T
+        replay = replace(replay, snapshots=Every(max(1, period)))
     if settings.snapshots is not None:
         replay = replace(replay, snapshots=_snapshots(settings.snapshots, period))
     if settings.emission is not None:
@@ -308,14 +324,15 @@ def _watch(run: Run) -> None:
     with _stoppable() as stopped, _progress_line() as line:
         task = line.add_task("", total=steps, completed=run.learner.t, K=run.learner.model.K, bound=0.0, score="")
         for event in run.events(stop=lambda: bool(stopped)):
-            _show(event, line, task, steps)
+            _show(event, line, task, steps, run.config.evaluate_every)
     if run.learner.t < steps:
-        _say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: curlicue train --resume {path}")
+        command = f"curlicue train --resume {shlex.quote(str(path))}"
+        _say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: {command}")
         raise SystemExit(130)
     _print(f"Everything is in {path}")
 
 
-def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
+def _show(event: object, line: Progress, task: TaskID, steps: int, every: int) -> None:
     match event:
         case StepTaken():
             line.update(task, advance=1, K=event.K)
@@ -326,7 +343,7 @@ def _show(event: object, line: Progress, task: TaskID, steps: int) -> None:
         case Evaluated():
             accuracy = 100 * event.scores["cluster_accuracy"]
             line.update(task, score=f"accuracy {accuracy:.1f} %")
-            if not out.is_terminal and event.t * 10 % steps == 0:
+            if not out.is_terminal and event.t * 10 // steps > (event.t - every) * 10 // steps:
                 _print(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
         case Finished():
             line.console.print(_result_table(event.result))

@@ -36,10 +36,10 @@ class Emission(StrEnum):
 
 
 class Counts(StrEnum):
-    """For which components the past counts in π when MGR lets them change their meaning."""
+    """For which components the past counts in π, where MGR lets them change their meaning."""
 
     SEEN = "seen"  # for those that explained the real samples when they were seen, as the released code does
-    DREAMT = "dreamt"  # for those that explain the snapshot's dreams of them now
+    DREAMT = "dreamt"  # for those that have explained the dreams of them since
 
 
 def _require(condition: bool, name: str, value: object, allowed: str) -> None:

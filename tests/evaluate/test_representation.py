@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from curlicue.evaluate import representation
 from curlicue.evaluate.metrics import cluster_scores, confusion, knn_error
@@ -16,7 +16,9 @@ from curlicue.evaluate.representation import (
     posterior,
     score,
 )
+from curlicue.learn.expansion import closest_component
 from curlicue.model.elbo import elbo
+from curlicue.model.likelihood import Bernoulli
 from curlicue.model.mixture import MixtureVAE
 from curlicue.model.pairs import Pairs
 from curlicue.rng import named_generator
@@ -257,3 +259,17 @@ def test_a_component_without_a_class_is_never_right(given_posterior):
 def test_tasks_without_test_samples_do_not_count(given_posterior):
     model = given_posterior([[0.7, 0.1, 0.1, 0.1], [0.1, 0.7, 0.1, 0.1]])
     assert labelled_accuracy(model, labelled(0, 1), OWN, TASKS)["incremental_task"] == 1.0
+
+
+def test_scoring_networks_of_your_own_changes_nothing_in_them_and_draws_no_global_number():
+    encoder = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.ReLU())
+    decoder = nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 6))
+    model = MixtureVAE(encoder, decoder, Bernoulli(), n_x=6, n_z=2, K=3, rng=named_generator(0, "init"))
+    x = torch.rand(20, 6, generator=named_generator(0, "x"))
+    before, drawn = {name: t.clone() for name, t in model.state_dict().items()}, torch.get_rng_state()
+    for look in (posterior, embed, closest_component, lambda m, x: mean_bound(m, x, named_generator(0, "z"))):
+        once, again = look(model, x), look(model, x)
+        assert torch.equal(torch.as_tensor(once), torch.as_tensor(again))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert all(module.training for module in model.modules())

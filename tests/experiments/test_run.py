@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -26,7 +27,7 @@ from curlicue.config import (
     Sequential,
     from_json,
 )
-from curlicue.errors import ConfigError, RunError
+from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.evaluate.representation import final_scores, score
 from curlicue.experiments import run as run_module
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
@@ -57,14 +58,13 @@ def with_replay(config: RunConfig, **changes: Any) -> RunConfig:
     return replace(config, learner=replace(config.learner, replay=replace(config.learner.replay, **changes)))
 
 
+SMGR = with_replay(MGR, labelled=True)
 CASES: dict[str, RunConfig] = {
     "MGR, periodic": MGR,
-    "SMGR, periodic": with_replay(MGR, labelled=True),
+    "SMGR, periodic": SMGR,
     "MGR, dynamic": with_replay(MGR, snapshots=BeforeBirth()),
     "SMGR, dynamic": with_replay(MGR, snapshots=BeforeBirth(), labelled=True),
-    "supervised": replace(
-        with_replay(MGR, labelled=True), supervised=True, learner=replace(MGR.learner, expansion=None)
-    ),
+    "supervised": replace(SMGR, supervised=True, learner=replace(SMGR.learner, expansion=None)),
     "Gaussian": replace(
         with_replay(MGR, snapshots=BeforeBirth()),
         model=replace(MGR.model, likelihood=Likelihood.GAUSSIAN),
@@ -153,7 +153,7 @@ PLACES: dict[str, Callable[[list[Any]], int]] = {
     "between a real batch and its rehearsal": lambda events: next(
         b.t for a, b in pairwise(e for e in events if isinstance(e, StepTaken)) if b.rehearsed and not a.rehearsed
     ),
-    "just after a birth": lambda events: [e.t + 1 for e in events if isinstance(e, ComponentBorn)][-1],
+    "just after a birth": lambda events: [e.t for e in events if isinstance(e, ComponentBorn)][-1],
     "in the middle of a hundred logged steps": lambda _: 51,
 }
 
@@ -240,9 +240,10 @@ def test_a_run_that_died_between_its_last_step_and_its_result_only_writes_the_re
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
     go_on(started(replace(MGR, steps=20), tmp_path / "run"))
-    before = story(tmp_path / "run")
-    go_on(resumed(tmp_path / "run"))
-    assert story(tmp_path / "run") == before
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    (finished,) = go_on(resumed(tmp_path / "run"))
+    assert finished == Finished(20, RunDirectory(tmp_path / "run").read("result"))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
 
 
 # -- seeds and evaluation ----------------------------------------------------------------------------------------
@@ -334,21 +335,31 @@ def test_births_and_snapshots_are_logged_with_their_steps_and_each_births_sample
     assert len(list(path.glob("births/*"))) == len(births)
 
 
-def test_what_is_not_a_number_is_null_in_the_log_of_steps(tmp_path, monkeypatch):
-    run = started(replace(MGR, steps=3), tmp_path / "run")
-    steps = [StepTaken(t, 1, bound, 0.0, 0.0, 0.0, False) for t, bound in enumerate((-1.0, float("nan"), -2.0))]
-    monkeypatch.setattr(run, "_evaluate", lambda: Evaluated(run.learner.t, {}))
+def test_a_run_that_diverges_ends_with_one_error_and_keeps_its_last_checkpoint(tmp_path):
+    run = started(replace(MGR, steps=30, checkpoint_every=10), tmp_path / "run")
+    go_on(run, 15)
+    with torch.no_grad():
+        next(run.learner.model.parameters()).fill_(math.nan)
+    written = run.directory.checkpoint.read_bytes()
+    with pytest.raises(RunError) as error:
+        go_on(run)
+    assert str(error.value) == (
+        "The bound of step 15 is nan: learning has diverged. Start anew with a lower --learning-rate than 0.01."
+    )
+    assert run.directory.checkpoint.read_bytes() == written
 
-    def advance() -> list[Any]:
-        run.learner.t += 1
-        return [steps[run.learner.t - 1]]
 
-    monkeypatch.setattr(run, "_advance", advance)
-    go_on(run, 2)  # a checkpoint with the number in it
-    again = resumed(tmp_path / "run")
-    again._record(steps[2])
-    (line,) = RunDirectory(tmp_path / "run").lines("events")
-    assert line["real"] == {"bound": None, "log_p_x": 0.0, "kl_z": 0.0, "kl_y": 0.0}
+@pytest.mark.parametrize(("low", "high"), [(-0.1, 1.0), (0.0, 1.5)])
+def test_values_that_no_bernoulli_can_have_are_refused_before_anything_is_written(tmp_path, low, high):
+    source = toy()
+    source.train.x[0, 0], source.train.x[0, 1] = low, high
+    with pytest.raises(DataError) as error:
+        Run(MGR, source, RunDirectory(tmp_path / "run"))
+    assert str(error.value) == (
+        f"A Bernoulli likelihood needs values from 0 to 1, but {source.name} has values from {low:g} to {high:g}. "
+        "Scale them, or choose the Gaussian likelihood."
+    )
+    assert not (tmp_path / "run").exists()
 
 
 def test_scores_are_written_every_so_many_steps_and_at_the_end(whole):

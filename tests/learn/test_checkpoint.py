@@ -61,7 +61,7 @@ def whole(learner: Learner | LabelledLearner) -> dict[str, Any]:
     state: dict[str, Any] = {f"model {name}": t.clone() for name, t in learner.model.state_dict().items()}
     state |= {f"rng {name}": t for name, t in learner.rng.state().items()}
     state |= {name: getattr(learner, name) for name in ("t", "snapshot_t", "rehearsal_due", "batch_size")}
-    state |= {name: getattr(learner, name).clone() for name in ("counts", "past", "dreamt")}
+    state |= {name: getattr(learner, name).clone() for name in ("counts", "past", "moved")}
     held = {id(p) for group in learner.optimiser.param_groups for p in group["params"]}
     state["optimised"] = sorted(name for name, p in learner.model.named_parameters() if id(p) in held)
     for name, parameter in learner.model.named_parameters():

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from curlicue.config import Counts, Emission, Every, ReplayConfig
+from curlicue.config import Counts, Emission, Every, ExpansionConfig, ReplayConfig
 from curlicue.learn.events import StepTaken
 from curlicue.learn.trainer import Trainer
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -205,29 +205,44 @@ def test_real_batches_count_towards_pi_and_rehearsed_ones_do_not(make_learner, m
 
 
 def rehearse_watched(trainer: Trainer, n: int) -> Tensor:
-    """Rehearse n times; Σ q(y|x) over what was dreamt [K], each batch as its own step saw it."""
-    total = torch.zeros(trainer.model.K, dtype=torch.float64)
+    """Rehearse n times; Σ q(y|x) over what each component dreamt [J, K], each batch as its own step saw it."""
+    total = torch.zeros(trainer.snapshot.model.K, trainer.model.K, dtype=torch.float64)
     for _ in range(n):
-        dream, _ = trainer.snapshot.dream(trainer.batch_size, Emission.SAMPLE, twin(trainer.rng.replay))
-        total += trainer.model.log_q_y(trainer.model.encode(dream)).exp().detach().double().sum(0)
+        dream, y = trainer.snapshot.dream(trainer.batch_size, Emission.SAMPLE, twin(trainer.rng.replay))
+        q_y = trainer.model.log_q_y(trainer.model.encode(dream)).exp().detach().double()
+        for j, each in zip(y, q_y, strict=True):
+            total[j] += each
         trainer.rehearse()
     return total
 
 
-def test_the_past_counts_for_the_components_that_explain_its_dreams_now(make_learner, make_batch):
+def test_the_counts_of_the_past_move_to_the_components_that_explain_its_dreams(make_learner, make_batch):
     trainer = warmed_up(make_learner(K=4, learning_rate=0.05, replay=ReplayConfig(snapshots=Every(1000))), make_batch())
     trainer.take_snapshot()
     past = trainer.counts.clone()
-    dreamt = rehearse_watched(trainer, 3)
+    moved = rehearse_watched(trainer, 9)
+    assert (moved.sum(1) > 0).all()
     trainer.real_step(trainer.elbo(make_batch(5, seed=1)))
     recent = trainer.counts - past
     trainer.grow(1)
     trainer.take_snapshot()
-    expected = torch.cat([recent + past.sum() * dreamt / dreamt.sum(), torch.zeros(1)])
+    expected = recent + sum(past[j] * moved[j] / moved[j].sum() for j in range(4))
+    expected = torch.cat([expected, torch.zeros(1)])
     torch.testing.assert_close(trainer.counts, expected)
     torch.testing.assert_close(trainer.snapshot.pi, expected.clamp_min(1e-12) / expected.sum())
     assert trainer.counts.sum() == pytest.approx(past.sum() + 5)  # one for each real sample, as before
     assert (expected[:4] - past - recent).abs().max() > 0.01
+
+
+def test_what_no_dream_has_shown_keeps_its_counts(make_learner, make_batch):
+    trainer = remembering(make_learner, make_batch(7))
+    trainer.snapshot.pi.copy_(torch.tensor([1.0, 0.0, 0.0, 0.0]))  # only the first dreams
+    before, past = trainer.counts.clone(), trainer.past[0].item()
+    moved = rehearse_watched(trainer, 3)[0]
+    trainer.take_snapshot()
+    torch.testing.assert_close(
+        trainer.counts, before - torch.tensor([past, 0, 0, 0]) + past * moved / moved.sum(), check_dtype=False
+    )
 
 
 @pytest.mark.parametrize("replay", [{"labelled": True}, {"counts": Counts.SEEN}], ids=["SMGR", "seen"])
@@ -257,17 +272,19 @@ def test_a_rehearsed_batch_is_as_large_as_the_last_real_one(make_learner, make_b
 # -- what a learner is not -----------------------------------------------------------------------------------------
 
 
-def live_tensors() -> int:
+def live_numbers() -> int:
+    """How many numbers all tensors hold that are alive."""
     gc.collect()
-    return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+    return sum(thing.numel() for thing in gc.get_objects() if issubclass(type(thing), Tensor))
 
 
 def test_memory_does_not_grow_with_the_number_of_steps(make_learner, make_batch):
-    replay = ReplayConfig(snapshots=Every(10))
-    trainer, x = make_learner(K=3, tau=0.3, replay=replay), make_batch()
-    for _ in trainer.learn(lambda t: x, 40):
+    expansion = ExpansionConfig(c_new=0.0, n_new=12, window=20, burn_in=0, wait=3, max_components=4)
+    trainer = make_learner(K=3, tau=0.3, expansion=expansion, replay=ReplayConfig(snapshots=Every(10)))
+    x = make_batch()
+    for _ in trainer.learn(lambda t: x, 140):
         pass
-    before = live_tensors()
-    for _ in trainer.learn(lambda t: x, 340):
+    before = live_numbers()
+    for _ in trainer.learn(lambda t: x, 140 + 10 * 42):  # as far into the wait, and from a snapshot, as before
         pass
-    assert live_tensors() == before
+    assert live_numbers() == before

@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from curlicue.evaluate.metrics import ClusterScores, cluster_scores, confusion, knn_error
 from curlicue.model.elbo import elbo
-from curlicue.model.mixture import MixtureVAE
+from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.model.pairs import Pairs
 from curlicue.streams.sources import Source, Split
 
@@ -32,10 +32,10 @@ class Scores:
         return {"bound": self.bound, **asdict(self.clusters)}
 
 
-@torch.no_grad()
 def posterior(model: MixtureVAE, x: Tensor) -> Tensor:
     """q(y|x): [N, D] → [N, K]."""
-    return torch.cat([model.log_q_y(model.encode(part)).exp() for part in x.split(CHUNK)])
+    with looking(model):
+        return torch.cat([model.log_q_y(model.encode(part)).exp() for part in x.split(CHUNK)])
 
 
 def components(model: MixtureVAE, x: Tensor) -> Tensor:
@@ -43,10 +43,10 @@ def components(model: MixtureVAE, x: Tensor) -> Tensor:
     return posterior(model, x).argmax(1)
 
 
-@torch.no_grad()
 def embed(model: MixtureVAE, x: Tensor, sampled: Generator | None = None) -> Tensor:
     """The mean of q(z|x, argmax y) [N, Z]; or, given a generator, z ~ q(z|x, y) with y ~ q(y|x)."""
-    return torch.cat(list(_embeddings(model, x, sampled)))
+    with looking(model):
+        return torch.cat(list(_embeddings(model, x, sampled)))
 
 
 def _embeddings(model: MixtureVAE, x: Tensor, sampled: Generator | None) -> Iterator[Tensor]:
@@ -60,7 +60,6 @@ def _embeddings(model: MixtureVAE, x: Tensor, sampled: Generator | None) -> Iter
         yield torch.empty_like(z).index_copy_(0, pairs.rows, z)
 
 
-@torch.no_grad()
 def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None = None) -> float:
     """The mean over x of L(x); exact over components with `tau=None`."""
     return _bound_and_components(model, x, rng, tau)[0]
@@ -69,12 +68,13 @@ def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None =
 def _bound_and_components(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None) -> tuple[float, Tensor]:
     """The mean of L(x), and argmaxₖ q(y=k|x) [N], in one pass."""
     rows = CHUNK if tau else max(1, CHUNK // model.K)
-    parts = [(terms.bound, terms.q_y.argmax(1)) for terms in (elbo(model, p, rng, tau=tau) for p in x.split(rows))]
+    with looking(model):
+        terms = [elbo(model, part, rng, tau=tau) for part in x.split(rows)]
+    parts = [(each.bound, each.q_y.argmax(1)) for each in terms]
     total = math.fsum(float(bound.double().sum()) for bound, _ in parts)
     return total / len(x), torch.cat([y for _, y in parts])
 
 
-@torch.no_grad()
 def score(model: MixtureVAE, split: Split, n_classes: int, rng: Generator, tau: float | None) -> Scores:
     """Cluster scores and mean bound on labelled data."""
     bound, y = _bound_and_components(model, split.x, rng, tau)
@@ -88,7 +88,6 @@ def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = No
     return knn_error(train_z, source.train.labels, test_z, source.test.labels, ks)
 
 
-@torch.no_grad()
 def final_scores(model: MixtureVAE, source: Source, rng: Generator, sampled_knn: bool) -> dict[str, Any]:
     """Everything that is measured once, at the end."""
     test, C = source.test, source.n_classes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -9,8 +10,8 @@ from typing import Any
 
 import torch
 
-from curlicue.config import RunConfig, Sequential, to_json
-from curlicue.errors import ConfigError, RunError
+from curlicue.config import Likelihood, RunConfig, Sequential, to_json
+from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
@@ -46,6 +47,7 @@ class Run:
     """A learner on a stream, everything it does written down."""
 
     def __init__(self, config: RunConfig, source: Source, directory: RunDirectory) -> None:
+        _check_range(config, source)
         self.config, self.source, self.directory = config, source, directory
         self.rng = Rng.from_seed(config.seed)
         model = MixtureVAE.from_config(config.model, source.n_features, self.rng.init)
@@ -71,6 +73,9 @@ class Run:
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
         """Learn to the end, or until `stop()`; either way nothing is lost."""
         config, learner = self.config, self.learner
+        if learner.t >= config.steps and self.directory.has("timing"):  # written last
+            yield Finished(learner.t, self.directory.read("result"))
+            return
         while learner.t < config.steps and not stop():
             for event in self._advance():
                 self._record(event)
@@ -100,6 +105,11 @@ class Run:
     def _record(self, event: Event) -> None:
         match event:
             case StepTaken():
+                if not math.isfinite(event.bound):
+                    raise RunError(
+                        f"The bound of step {event.t} is {event.bound}: learning has diverged. Start anew with a lower "
+                        f"--learning-rate than {self.config.learner.learning_rate:g}."
+                    )
                 self.pending.append(asdict(event))
                 if len(self.pending) == STEPS_PER_LINE or event.t + 1 == self.config.steps:
                     self.directory.append("events", _steps_line(self.pending))
@@ -140,6 +150,15 @@ class Run:
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
+
+
+def _check_range(config: RunConfig, source: Source) -> None:
+    low, high = (float(x) for x in source.train.x.aminmax())
+    if config.model.likelihood is Likelihood.BERNOULLI and not 0 <= low <= high <= 1:
+        raise DataError(
+            f"A Bernoulli likelihood needs values from 0 to 1, but {source.name} has values from {low:g} to {high:g}. "
+            "Scale them, or choose the Gaussian likelihood."
+        )
 
 
 def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:

@@ -15,15 +15,15 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from curlicue.errors import RunError
-from curlicue.learn.expansion import Normal
+from curlicue.learn.expansion import NOBODY, Normal
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import Snapshot
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
-FORMAT = 1
-COUNTS = ("counts", "past", "dreamt")
+FORMAT = 2
+COUNTS = ("counts", "past", "moved")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 
@@ -154,7 +154,9 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
     state = learner.model.state_dict()
     like = {f"model/{name}": _with_components(name, t, K) for name, t in state.items()}
     like |= {f"rng/{name}": t for name, t in learner.rng.state().items()}
-    like |= {f"learner/{name}": learner.counts.new_empty(K) for name in COUNTS}
+    J = len(tensors.get("learner/past", learner.past))
+    shapes = (K,), (J,), (J, K)
+    like |= {f"learner/{name}": learner.counts.new_empty(shape) for name, shape in zip(COUNTS, shapes, strict=True)}
     for name, parameter in learner.model.named_parameters():
         if f"optimiser.{name}/step" in tensors:
             moment = _with_components(name, parameter, K)
@@ -198,7 +200,7 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
         case Learner(d_new=d_new) if d_new:
             d_new.real_steps_to_wait, d_new.seen = scalars["real_steps_to_wait"], scalars["seen"]
             d_new.normal = Normal(**scalars["normal"])
-            if "d_new" in groups:
-                d_new.samples, d_new.numbers = groups["d_new"]["samples"], groups["d_new"]["numbers"]
+            held = groups.get("d_new", dict(zip(("samples", "numbers"), NOBODY, strict=True)))
+            d_new.samples, d_new.numbers = held["samples"], held["numbers"]
         case LabelledLearner():
             learner.component_of = dict(map(tuple, scalars["component_of"]))

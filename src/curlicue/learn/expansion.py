@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from curlicue.config import ExpansionConfig
-from curlicue.model.mixture import MixtureVAE
+from curlicue.model.mixture import MixtureVAE, looking
 
 MEMORY = 5000  # samples after which what was normal is half forgotten, or so
 NOBODY = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
@@ -26,6 +26,7 @@ class Normal:
 
     def update(self, bound: Tensor) -> None:
         """Take in the bounds of a batch [B]; what came before weighs as MEMORY samples at most."""
+        bound = bound[bound.isfinite()]
         if not len(bound):
             return
         before, now = min(self.n, MEMORY), len(bound)
@@ -87,7 +88,7 @@ class PoorlyModelled:
         return d_new
 
 
-@torch.no_grad()
 def closest_component(model: MixtureVAE, d_new: Tensor) -> int:
     """k* = argmaxₖ Σ_{x ∈ D_new} q(y=k|x)."""
-    return int(model.log_q_y(model.encode(d_new)).exp().sum(0).argmax())
+    with looking(model):
+        return int(model.log_q_y(model.encode(d_new)).exp().sum(0).argmax())

@@ -12,7 +12,7 @@ from curlicue.learn.events import BirthRefused, ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
 from curlicue.learn.trainer import Trainer
 from curlicue.model.elbo import elbo_given
-from curlicue.model.mixture import MixtureVAE
+from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.rng import Rng, named_generator
 
 Stream = Callable[[int], Tensor]
@@ -78,8 +78,8 @@ class Learner(Trainer):
                 self.climb(self.elbo_given(x, label), only)
         return before, self._mean_bound(d_new, newborn)
 
-    @torch.no_grad()
     def _mean_bound(self, x: Tensor, y: int) -> float:
         """Of Eq. 4; the draws are its own, so that measuring changes nothing."""
         rng = named_generator(self.t, "birth")
-        return float(elbo_given(self.model, x, torch.full((len(x),), y), rng).bound.mean())
+        with looking(self.model):
+            return float(elbo_given(self.model, x, torch.full((len(x),), y), rng).bound.mean())

@@ -23,7 +23,7 @@ class Snapshot:
 
     @classmethod
     def of(cls, model: MixtureVAE, counts: Tensor) -> Snapshot:
-        """A copy that later learning cannot touch; π ∝ Σ over past real samples of q(y|x)."""
+        """A copy that later learning cannot touch; π ∝ counts."""
         frozen = copy.deepcopy(model).eval().requires_grad_(False)
         pi = counts.clamp_min(PI_FLOOR)
         return cls(frozen, pi / pi.sum())

@@ -20,9 +20,9 @@ class Trainer:
         self.model, self.config, self.rng = model, config, rng
         self.optimiser = self.new_optimiser()
         self.t = 0  # steps taken, real and rehearsed together
-        self.counts = torch.zeros(model.K, dtype=torch.float64)  # Σ q(y|x) over real samples
-        self.past = self.counts.clone()  # of them, what had been counted when the snapshot was taken
-        self.dreamt = self.counts.clone()  # Σ q(y|x) over what the snapshot has dreamt
+        self.counts = torch.zeros(model.K, dtype=torch.float64)  # [K], how many real samples each explains; for π
+        self.past = self.counts[:0]  # [J], the counts when the snapshot with its J components was taken
+        self.moved = torch.zeros(0, model.K, dtype=torch.float64)  # [J, K], Σ q(y|x) over what each of the J dreamt
         self.snapshot: Snapshot | None = None
         self.snapshot_t = 0  # when it was taken
         self.rehearsal_due = False  # real and dreamt batches alternate
@@ -62,7 +62,7 @@ class Trainer:
         x, y = self.snapshot.dream(self.batch_size, self.config.replay.emission, self.rng.replay)
         terms = self.elbo_given(x, y) if self.config.replay.labelled else self.elbo(x)
         self.climb(terms)
-        self.dreamt += terms.q_y.sum(0, dtype=torch.float64)
+        self.moved.index_add_(0, y, terms.q_y.double())
         self.rehearsal_due = False
         return self._step_taken(terms, rehearsed=True)
 
@@ -82,15 +82,21 @@ class Trainer:
     def take_snapshot(self) -> SnapshotTaken:
         """Remember the model as it is now."""
         self.counts = self.recounted()
-        self.past, self.dreamt = self.counts.clone(), torch.zeros_like(self.counts)
+        self.past, self.moved = self.counts.clone(), self.counts.new_zeros(self.model.K, self.model.K)
         self.snapshot, self.snapshot_t = Snapshot.of(self.model, self.counts), self.t
         return SnapshotTaken(self.t, self.model.K)
 
     def recounted(self) -> Tensor:
-        """The counts for π [K]: unlabelled rehearsals may move the past to other components, and its counts follow."""
+        """The counts [K], those of the past moved to the components that its dreams have been explained by since.
+
+        counts − past + Σⱼ pastⱼ · movedⱼ / Σₖ movedⱼₖ; what was never dreamt stays. Labelled dreams do not move.
+        """
         match self.config.replay:
-            case ReplayConfig(labelled=False, counts=Counts.DREAMT) if self.dreamt.any():
-                return self.counts - self.past + self.past.sum() * self.dreamt / self.dreamt.sum()
+            case ReplayConfig(labelled=False, counts=Counts.DREAMT) if len(self.past):
+                moved = torch.where(self.moved.any(1, keepdim=True), self.moved, torch.eye(*self.moved.shape))
+                recent = self.counts.clone()
+                recent[: len(self.past)] -= self.past
+                return recent + self.past @ (moved / moved.sum(1, keepdim=True))
         return self.counts
 
     def grow(self, parent: int) -> int:
@@ -103,7 +109,8 @@ class Trainer:
         for before, after in grown.items():
             if state := self.optimiser.state.pop(before, None):
                 self.optimiser.state[after] = {k: _with_newborn(v) for k, v in state.items()}
-        self.counts, self.past, self.dreamt = map(_with_newborn, (self.counts, self.past, self.dreamt))
+        self.counts = _with_newborn(self.counts)
+        self.moved = _with_newborn(self.moved.t()).t().contiguous()
         return self.model.K - 1
 
     def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:

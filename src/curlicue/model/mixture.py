@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import cast
 
 import torch
@@ -119,18 +121,26 @@ class MixtureVAE(nn.Module):
         self.load_state_dict(state)
 
 
-def _width_of(network: nn.Module, n_in: int, name: str) -> int:
-    """How many values `network` gives for a row of `n_in`."""
+@contextmanager
+def looking(network: nn.Module) -> Iterator[None]:
+    """Without gradients and in evaluation mode, after which the modes are as they were: looking changes nothing."""
     modes = {module: module.training for module in network.modules()}
     network.eval()
     try:
         with torch.no_grad():
-            out = network(torch.zeros(1, n_in))
-    except RuntimeError as error:
-        raise ConfigError(f"The {name} must take rows of {n_in} values. It fails on one: {error}") from error
+            yield
     finally:
         for module, training in modes.items():
             module.training = training
+
+
+def _width_of(network: nn.Module, n_in: int, name: str) -> int:
+    """How many values `network` gives for a row of `n_in`."""
+    try:
+        with looking(network):
+            out = network(torch.zeros(1, n_in))
+    except RuntimeError as error:
+        raise ConfigError(f"The {name} must take rows of {n_in} values. It fails on one: {error}") from error
     if out.ndim != 2:
         raise ConfigError(f"The {name} must map rows to rows. Got an output of shape {tuple(out.shape)} instead.")
     return int(out.shape[1])
