@@ -25,8 +25,9 @@ from curlicue.config import (
     Sequential,
 )
 from curlicue.errors import CurlicueError
+from curlicue.estimator import CURL
 from curlicue.evaluate.representation import components, embed, posterior
-from curlicue.learn.events import ComponentBorn, SnapshotTaken, StepTaken
+from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.elbo import elbo, elbo_given
@@ -37,7 +38,9 @@ from curlicue.streams.sources import Source, from_arrays, load
 from curlicue.version import __version__
 
 __all__ = [
+    "CURL",
     "BeforeBirth",
+    "BirthRefused",
     "ComponentBorn",
     "CurlicueError",
     "Drift",

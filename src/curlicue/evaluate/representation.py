@@ -12,8 +12,10 @@ from torch import Generator, Tensor
 
 from curlicue.evaluate.metrics import ClusterScores, cluster_scores, confusion, knn_error
 from curlicue.model.elbo import elbo
+from curlicue.model.gaussian import gaussian_kl
 from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.model.pairs import Pairs
+from curlicue.rng import named_generator
 from curlicue.streams.sources import Source, Split
 
 CHUNK = 1000  # rows at a time
@@ -58,6 +60,35 @@ def _embeddings(model: MixtureVAE, x: Tensor, sampled: Generator | None) -> Iter
         q_z = model.q_z(h, pairs)
         z = q_z.mean if sampled is None else q_z.sample(sampled)[0]
         yield torch.empty_like(z).index_copy_(0, pairs.rows, z)
+
+
+def bounds(model: MixtureVAE, x: Tensor, z_samples: int = 8) -> Tensor:
+    """L(x) of each row [N], exact over components.
+
+    The expectation over z is a mean over draws of ε that are the same for every row and every call, so that a row's
+    bound depends on nothing but the row.
+    """
+    noise = torch.randn(z_samples, 1, model.n_z, generator=named_generator(0, "bounds"))
+    with looking(model):
+        return torch.cat([_bounds(model, part, noise) for part in x.split(max(1, CHUNK // (model.K * z_samples)))])
+
+
+def _bounds(model: MixtureVAE, x: Tensor, noise: Tensor) -> Tensor:
+    h = model.encode(x)
+    log_q_y = model.log_q_y(h)  # [B, K]
+    q_y = log_q_y.exp()
+    pairs = Pairs.every(q_y)
+    q_z, p_z = model.q_z(h, pairs), model.p_z(pairs.ks)
+    z = torch.addcmul(q_z.mean, q_z.var.sqrt(), noise)  # [S, N, Z]
+    log_p_x = model.log_p_x(x.index_select(0, pairs.rows), z).mean(0)  # [N]
+    kl_y = (q_y * (log_q_y + math.log(model.K))).sum(-1)  # [B]
+    return pairs.sum_rows(log_p_x - gaussian_kl(q_z, p_z), len(x)) - kl_y
+
+
+def reconstruct(model: MixtureVAE, x: Tensor) -> Tensor:
+    """The mean of p(x|z) at the embedding of each row: [N, D] → [N, D]."""
+    with looking(model):
+        return torch.cat([model.mean(z) for z in embed(model, x).split(CHUNK)])
 
 
 def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None = None) -> float:

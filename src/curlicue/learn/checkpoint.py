@@ -54,6 +54,20 @@ def to_bytes(learner: Trainer, extra: dict[str, Any]) -> bytes:
 
 def from_bytes(contents: bytes, learner: Trainer, name: str) -> dict[str, Any]:
     """Put `learner` where it was by `to_bytes`; returns `extra`. `name` is what errors call it."""
+    scalars, tensors = _whole(contents, name)
+    _check_fit(name, learner, tensors, scalars["learner"])
+    _restore(learner, tensors, scalars["learner"])
+    return dict(scalars["extra"])
+
+
+def extra_of(contents: bytes, name: str) -> dict[str, Any]:
+    """The `extra` of `to_bytes`, to make the learner from that it is for."""
+    scalars, _ = _whole(contents, name)
+    return dict(scalars["extra"])
+
+
+def _whole(contents: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Scalars and tensors; RunError if they are not as this version would have written them."""
     try:
         scalars, tensors = _read(contents)
     except (SafetensorError, ValueError) as error:
@@ -63,9 +77,7 @@ def from_bytes(contents: bytes, learner: Trainer, name: str) -> dict[str, Any]:
             f"{name} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
             "Resume with the version that wrote it."
         )
-    _check_fit(name, learner, tensors, scalars["learner"])
-    _restore(learner, tensors, scalars["learner"])
-    return dict(scalars["extra"])
+    return scalars, tensors
 
 
 def _read(contents: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:

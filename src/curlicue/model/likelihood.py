@@ -19,11 +19,15 @@ class Bernoulli(nn.Module):
         """Σ x log μ + (1 − x) log(1 − μ), μ = sigmoid(out)."""
         return -binary_cross_entropy_with_logits(out, x.expand_as(out), reduction="none").sum(-1)
 
+    def mean(self, out: Tensor) -> Tensor:
+        """μ."""
+        return out.sigmoid()
+
     def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
         """Mean, rounded mean, or sample."""
         match emission:
             case Emission.MEAN:
-                return out.sigmoid()
+                return self.mean(out)
             case Emission.THRESHOLD:
                 return (out > 0).to(out.dtype)
             case Emission.SAMPLE:
@@ -48,10 +52,14 @@ class GaussianNoise(nn.Module):
         """Σ log N(x; out, var)."""
         return -0.5 * ((x - out).square() / self.var + self.var.log() + math.log(2 * math.pi)).sum(-1)
 
+    def mean(self, out: Tensor) -> Tensor:
+        """The decoder's output itself."""
+        return out
+
     def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
         """The mean, or a sample around it; real values have no threshold, so that means a sample too."""
         if emission is Emission.MEAN:
-            return out
+            return self.mean(out)
         return torch.addcmul(out, self.var.sqrt(), torch.randn(out.shape, generator=rng))
 
 

@@ -94,6 +94,10 @@ class MixtureVAE(nn.Module):
         """log p(x|z): [N, D], [S, N, Z] → [S, N]."""
         return self.p_x.log_p(x, self.decoder(z.flatten(0, 1)).view(*z.shape[:2], -1))
 
+    def mean(self, z: Tensor) -> Tensor:
+        """The mean of p(x|z): [N, Z] → [N, D]."""
+        return self.p_x.mean(self.decoder(z))
+
     @torch.no_grad()
     def sample(self, y: Tensor, emission: Emission, rng: Generator) -> Tensor:
         """x ~ p(x|z), z ~ p(z|y): [N] → [N, D]."""

@@ -1,0 +1,496 @@
+"""CURL as a scikit-learn estimator: it learns from batches as they come, for as long as they come."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from torch import Tensor
+
+from curlicue.config import (
+    BeforeBirth,
+    Emission,
+    Every,
+    ExpansionConfig,
+    LearnerConfig,
+    Likelihood,
+    ModelConfig,
+    Never,
+    ReplayConfig,
+    Snapshots,
+    from_json,
+    to_json,
+)
+from curlicue.errors import ConfigError, DataError, RunError
+from curlicue.evaluate.representation import CHUNK, bounds, embed, posterior, reconstruct
+from curlicue.learn.checkpoint import extra_of, from_bytes, to_bytes
+from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
+from curlicue.learn.expansion import NOBODY
+from curlicue.learn.learner import Learner
+from curlicue.learn.replay import PI_FLOOR
+from curlicue.model.mixture import MixtureVAE
+from curlicue.records import write_atomically
+from curlicue.rng import Rng, named_generator
+from curlicue.version import __version__
+
+Array = npt.NDArray[Any]
+Fact = ComponentBorn | SnapshotTaken | BirthRefused
+"""What `events_` and `on_event` tell: everything but the single steps."""
+
+FORMAT = 1  # of a saved directory
+LATEST = 10_000  # events that are kept
+WINDOW = 20  # times n_new: real samples within which D_new must fill when c_new is measured
+F32_MAX = float(np.finfo(np.float32).max)
+
+
+class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Clusters and embeddings of an unlabelled, shifting stream, without forgetting what it showed before.
+
+    Component ids count births, from 0, and never change their meaning by themselves: none is removed, merged or reused.
+    `partial_fit` and predictions may be called from several threads: a lock is held for one mini-batch at a time.
+
+    Parameters
+    ----------
+    likelihood : p(x|z), "gaussian" for real values (standardise them), "bernoulli" for values in [0, 1] such as pixels;
+        uint8 is then read as pixels of 0 to 255.
+    n_z : dimensions of the embedding.
+    encoder, decoder : hidden widths of the networks.
+    c_new : nats; a sample whose bound is lower is poorly explained. "auto" measures it against what is normal now.
+    n_new : so many poorly explained samples make a new component.
+    max_components : at this number none is born any more, and the components there are learn what comes.
+    replay : "mgr", "smgr" (components keep to what they dreamt) or None.
+    snapshots : "dynamic" (before each birth), "never", or every so many steps.
+    learning_rate : of Adam.
+    batch_size : rows of a mini-batch.
+    epochs : how often `fit` goes through X, in random order.
+    on_event : is called with each birth, refused birth and snapshot.
+    random_state : as in scikit-learn.
+
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).normal(size=(500, 3))
+    >>> curl = CURL(random_state=0)
+    >>> for batch in np.split(X, 5):
+    ...     curl = curl.partial_fit(batch)
+    >>> curl.transform(X).shape
+    (500, 16)
+    """
+
+    def __init__(
+        self,
+        *,
+        likelihood: Literal["gaussian", "bernoulli"] = "gaussian",
+        n_z: int = 16,
+        encoder: tuple[int, ...] = (256, 128),
+        decoder: tuple[int, ...] = (256,),
+        c_new: float | Literal["auto"] = "auto",
+        n_new: int = 100,
+        max_components: int | None = 100,
+        replay: Literal["mgr", "smgr"] | None = "mgr",
+        snapshots: Literal["dynamic", "never"] | int = "dynamic",
+        learning_rate: float = 1e-3,
+        batch_size: int = 100,
+        epochs: int = 10,
+        on_event: Callable[[Fact], object] | None = None,
+        random_state: int | np.random.RandomState | None = None,
+    ) -> None:
+        self.likelihood = likelihood
+        self.n_z = n_z
+        self.encoder = encoder
+        self.decoder = decoder
+        self.c_new = c_new
+        self.n_new = n_new
+        self.max_components = max_components
+        self.replay = replay
+        self.snapshots = snapshots
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.epochs = epochs
+        self.on_event = on_event
+        self.random_state = random_state
+
+    # -- learning ---------------------------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: object = None) -> Self:
+        """Learn from X anew, in random order, `epochs` times. `y` is ignored."""
+        rows, shape = self._rows(X, reset=True)
+        self._begin(rows.shape[1], shape)
+        for _ in range(self.epochs):
+            order = torch.randperm(len(rows), generator=self._engine.learner.rng.data).numpy()
+            for start in range(0, len(rows), self.batch_size):
+                self._learn(self._tensor(rows[np.sort(order[start : start + self.batch_size])]))
+        self.labels_ = self.predict(X)
+        return self
+
+    def partial_fit(self, X: Any, y: object = None) -> Self:
+        """Go on learning, from the rows of X in their order. `y` is ignored."""
+        first = not hasattr(self, "_engine")
+        rows, shape = self._rows(X, reset=first)
+        if first:
+            self._begin(rows.shape[1], shape)
+        for start in range(0, len(rows), self.batch_size):
+            self._learn(self._tensor(rows[start : start + self.batch_size]))
+        return self
+
+    def fit_stream(self, stream: Iterable[Any], progress: bool = False) -> Self:
+        """Go on learning from any iterable of batches; of a tuple or list, as a DataLoader gives, only the first."""
+        for batch in _shown(stream, self) if progress else stream:
+            self.partial_fit(_samples_of(batch))
+        return self
+
+    def _begin(self, n_x: int, shape: tuple[int, ...]) -> None:
+        """A model that knows nothing yet, with the settings there are now."""
+        model, learner = self._model_config(), self._learner_config()
+        for name in ("batch_size", "epochs"):
+            if (value := getattr(self, name)) < 1:
+                raise ConfigError(f"The {name!r} setting must be an int in the range [1, inf). Got {value!r} instead.")
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        self._engine = _Engine(model, learner, n_x, shape, seed)
+
+    def _model_config(self) -> ModelConfig:
+        _one_of("likelihood", self.likelihood, tuple(map(str, Likelihood)))
+        return ModelConfig(
+            n_z=self.n_z,
+            encoder=tuple(self.encoder),
+            decoder=tuple(self.decoder),
+            likelihood=Likelihood(self.likelihood),
+        )
+
+    def _learner_config(self) -> LearnerConfig:
+        measured = isinstance(self.c_new, str) and _one_of("c_new", self.c_new, ("auto",)) == "auto"
+        expansion = ExpansionConfig(
+            c_new=None if measured else float(self.c_new),
+            window=WINDOW * self.n_new if measured else None,
+            n_new=self.n_new,
+            max_components=self.max_components,
+        )
+        labelled = _one_of("replay", self.replay, ("mgr", "smgr", None)) == "smgr"
+        replay = ReplayConfig(snapshots=_snapshots(self.snapshots), labelled=labelled)
+        return LearnerConfig(
+            learning_rate=self.learning_rate, expansion=expansion, replay=None if self.replay is None else replay
+        )
+
+    def _learn(self, x: Tensor) -> None:
+        """One mini-batch and the rehearsal that follows it; events are told when the lock is free again."""
+        facts = self._engine.learn(x)
+        if self.on_event is not None:
+            for fact in facts:
+                self.on_event(fact)
+
+    # -- what was learnt --------------------------------------------------------------------------------------------
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
+        """The likeliest component of each row [n]."""
+        return np.asarray(self.predict_proba(X).argmax(1), dtype=np.int64)
+
+    def predict_proba(self, X: Any) -> npt.NDArray[np.float32]:
+        """q(y|x) of each row [n, n_components_]."""
+        return self._read(X, posterior)
+
+    def transform(self, X: Any) -> npt.NDArray[np.float32]:
+        """The embedding of each row [n, n_z]: the mean of q(z|x,y) at its likeliest y."""
+        return self._read(X, embed)
+
+    def score_samples(self, X: Any) -> npt.NDArray[np.float32]:
+        """The bound on log p(x) of each row [n], in nats, exact over components."""
+        return self._read(X, bounds)
+
+    def score(self, X: Any, y: object = None) -> float:
+        """The mean of `score_samples`. `y` is ignored."""
+        return float(self.score_samples(X).mean())
+
+    def reconstruct(self, X: Any) -> npt.NDArray[np.float32]:
+        """X as the model sees it: the mean of p(x|z) at the embedding of each row, in the shape of X."""
+        return self._shaped(self._read(X, reconstruct))
+
+    def sample(self, n: int = 1, component: int | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """n new samples, of one component or of all as often as they have been used; and the component of each."""
+        check_is_fitted(self)
+        if n < 1:
+            raise ConfigError(f"The 'n' setting must be an int in the range [1, inf). Got {n!r} instead.")
+        if component is not None and not 0 <= component < self.n_components_:
+            raise ConfigError(f"There are the components 0 to {self.n_components_ - 1}. Got {component!r} instead.")
+        x, y = self._engine.sample(n, component)
+        return self._shaped(x.numpy()), y.numpy()
+
+    @property
+    def n_components_(self) -> int:
+        """How many components there are."""
+        check_is_fitted(self)
+        return self._engine.learner.model.K
+
+    @property
+    def events_(self) -> list[Fact]:
+        """Births, refused births and snapshots, the latest last; without the samples that `on_event` is given."""
+        check_is_fitted(self)
+        return list(self._engine.events)
+
+    def _read(self, X: Any, what: Callable[[MixtureVAE, Tensor], Tensor]) -> Array:
+        check_is_fitted(self)
+        rows, _ = self._rows(X, reset=False)
+        parts = [self._tensor(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)]
+        with self._engine.lock:
+            return torch.cat([what(self._engine.learner.model, x) for x in parts]).numpy()
+
+    def _shaped(self, rows: Array) -> Array:
+        return rows.reshape(len(rows), *self._engine.shape)
+
+    # -- input ------------------------------------------------------------------------------------------------------
+
+    def _rows(self, X: Any, reset: bool) -> tuple[Array, tuple[int, ...]]:
+        """X as a checked array [n, D], copied only if need be, and the shape of one sample; if bad, nothing changes."""
+        if isinstance(X, Tensor):
+            X = X.detach().cpu().numpy()
+        shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
+        if shape is not None:
+            X = X.reshape(len(X), -1) if X.size else X.reshape(0, max(1, int(np.prod(shape))))
+        rows = check_array(X, dtype="numeric", estimator=self, input_name="X")
+        self._check_range(rows)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        return rows, tuple(shape or rows.shape[1:])
+
+    def _check_range(self, rows: Array) -> None:
+        low, high = rows.min(), rows.max()
+        if self.likelihood != "bernoulli":
+            if max(abs(float(low)), abs(float(high))) > F32_MAX:
+                raise DataError(
+                    f"X has values up to {max(abs(low), abs(high)):.3g}, more than float32 holds. Scale them."
+                )
+        elif rows.dtype == np.uint8:
+            if high == 1:
+                raise DataError(
+                    "X is uint8 with values of 0 and 1, but uint8 is read as pixels of 0 to 255. "
+                    "Give zeros and ones as bool or as floats."
+                )
+        elif low < 0 or high > 1:
+            raise DataError(
+                f"likelihood='bernoulli' needs values in [0, 1]; X has values from {low:.4g} to {high:.4g}. "
+                "Scale them, or use likelihood='gaussian'."
+            )
+
+    def _tensor(self, rows: Array) -> Tensor:
+        """float32 [n, D], a copy."""
+        x = torch.from_numpy(np.array(rows, dtype=np.float32))
+        return x / 255 if self.likelihood == "bernoulli" and rows.dtype == np.uint8 else x
+
+    # -- scikit-learn -----------------------------------------------------------------------------------------------
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "_engine")
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = []  # embeddings are float32
+        return tags
+
+    @property
+    def _n_features_out(self) -> int:
+        return self._engine.learner.model.n_z
+
+    # -- keeping ----------------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "_engine" in state:
+            state["_engine"] = state["_engine"].to_bytes()
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_engine" in state:
+            state = state | {"_engine": _Engine.from_bytes(state["_engine"], "The pickle")}
+        super().__setstate__(state)
+
+    def save(self, path: str | Path) -> None:
+        """Keep everything in the directory `path`; a crash leaves what was there before, or this, whole.
+
+        `on_event` is not kept, and of `random_state` only a number.
+        """
+        check_is_fitted(self)
+        path, contents = Path(path), self._engine.to_bytes()
+        state = f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors"
+        parameters = {name: value for name, value in self.get_params().items() if name != "on_event"}
+        if not isinstance(self.random_state, int | np.integer):
+            parameters["random_state"] = None
+        config = {
+            "format": FORMAT,
+            "curlicue": __version__,
+            "parameters": {name: _plain(value) for name, value in parameters.items()},
+            "n_features_in": self.n_features_in_,
+            "feature_names_in": list(getattr(self, "feature_names_in_", [])) or None,
+            "state": state,
+        }
+        config["sha256"] = _digest(config)
+        write_atomically(path / state, contents)
+        write_atomically(path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+        for other in path.glob("state-*.safetensors"):
+            if other.name != state:
+                other.unlink()
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """What `save` kept. No code in the files is run, whatever they hold."""
+        path = Path(path)
+        config = _read_config(path)
+        try:
+            contents = (path / config["state"]).read_bytes()
+        except OSError as error:
+            raise RunError(f"{path} is not whole: {error}. Save the model again, or take a backup.") from error
+        if f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors" != config["state"]:
+            raise RunError(f"{path / config['state']} is not as it was saved. Save the model again, or take a backup.")
+        parameters: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()
+        }
+        curl = cls(**parameters)
+        curl.n_features_in_ = config["n_features_in"]
+        if config["feature_names_in"]:
+            curl.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+        curl._engine = _Engine.from_bytes(contents, str(path / config["state"]))
+        return curl
+
+
+class _Engine:
+    """A learner with its lock, and what it has told."""
+
+    def __init__(self, model: ModelConfig, learner: LearnerConfig, n_x: int, shape: tuple[int, ...], seed: int) -> None:
+        self.model, self.n_x, self.shape = model, n_x, shape
+        rng = Rng.from_seed(seed)
+        self.learner = Learner(MixtureVAE.from_config(model, n_x, rng.init), learner, rng)
+        self.events: deque[Fact] = deque(maxlen=LATEST)
+        self.lock = threading.RLock()
+        self.sampling = named_generator(seed, "sampling")
+
+    def learn(self, x: Tensor) -> list[Fact]:
+        """A mini-batch, and the rehearsal that is then due; what they brought about."""
+        with self.lock:
+            events = self.learner.observe(x)
+            if self.learner.rehearsal_due:
+                events.append(self.learner.rehearse())
+            facts = [event for event in events if not isinstance(event, StepTaken)]
+            self.events.extend(_without_samples(fact) for fact in facts)
+        return facts
+
+    def sample(self, n: int, component: int | None) -> tuple[Tensor, Tensor]:
+        """x [n, D] and y [n]."""
+        with self.lock:
+            counts = self.learner.recounted() + PI_FLOOR
+            y = torch.multinomial(counts, n, replacement=True, generator=self.sampling)
+            y = y if component is None else torch.full((n,), component)
+            return self.learner.model.sample(y, Emission.SAMPLE, self.sampling), y
+
+    def to_bytes(self) -> bytes:
+        """Everything but the lock and the generator of `sample`."""
+        with self.lock:
+            extra = {
+                "model": to_json(self.model),
+                "learner": to_json(self.learner.config),
+                "n_x": self.n_x,
+                "shape": list(self.shape),
+                "events": [{"type": type(e).__name__, **_figures(e)} for e in self.events],
+            }
+            return to_bytes(self.learner, extra)
+
+    @classmethod
+    def from_bytes(cls, contents: bytes, name: str) -> _Engine:
+        """The inverse of `to_bytes`."""
+        extra = extra_of(contents, name)
+        model = from_json(ModelConfig, extra["model"])
+        engine = cls(model, from_json(LearnerConfig, extra["learner"]), extra["n_x"], tuple(extra["shape"]), seed=0)
+        from_bytes(contents, engine.learner, name)
+        engine.events.extend(_fact(**event) for event in extra["events"])
+        return engine
+
+
+def _figures(fact: Fact) -> dict[str, Any]:
+    return {name: value for name, value in vars(fact).items() if name != "d_new"}
+
+
+def _without_samples(fact: Fact) -> Fact:
+    return fact if isinstance(fact, SnapshotTaken) else replace(fact, d_new=NOBODY[0])
+
+
+def _fact(type: str, **figures: Any) -> Fact:
+    match type:
+        case "ComponentBorn":
+            return ComponentBorn(**figures, d_new=NOBODY[0])
+        case "BirthRefused":
+            return BirthRefused(**figures, d_new=NOBODY[0])
+    return SnapshotTaken(**figures)
+
+
+def _samples_of(batch: Any) -> Any:
+    """The first of what a DataLoader gives, with labels or without; anything else as it is."""
+    several = isinstance(batch, tuple | list) and len(batch) and isinstance(batch[0], Tensor | np.ndarray)
+    return batch[0] if several and batch[0].ndim > 1 else batch
+
+
+def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
+    """The batches of `stream` with a line that tells how many there were."""
+    columns = (SpinnerColumn(), TextColumn("{task.completed} batches, K {task.fields[K]}"), TimeElapsedColumn())
+    with Progress(*columns) as line:
+        task = line.add_task("", total=None, K=1)
+        for batch in stream:
+            yield batch
+            line.update(task, advance=1, K=curl.n_components_)
+
+
+def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> object:
+    if value not in allowed:
+        choices = ", ".join(map(repr, allowed))
+        raise ConfigError(f"The {name!r} setting must be one of {choices}. Got {value!r} instead.")
+    return value
+
+
+def _snapshots(value: object) -> Snapshots:
+    match value:
+        case "dynamic":
+            return BeforeBirth()
+        case "never":
+            return Never()
+        case int():
+            return Every(value)
+    raise ConfigError(
+        f"The 'snapshots' setting must be 'dynamic', 'never' or a number of steps. Got {value!r} instead."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and tuples as JSON has them."""
+    match value:
+        case np.generic():
+            return value.item()
+        case tuple() | list():
+            return [_plain(each) for each in value]
+    return value
+
+
+def _digest(config: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """config.json of a saved directory, as it was saved."""
+    file = path / "config.json"
+    try:
+        config = json.loads(file.read_text())
+        sha256, seen = config.pop("sha256"), _digest(config)
+        version = config["format"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(f"{path} holds no saved model ({error}). Save one there first: CURL.save.") from error
+    if version != FORMAT:
+        remedy = "Load it with the version that saved it."
+        raise RunError(f"{file} has format {version}, this version of curlicue reads {FORMAT}. {remedy}")
+    if sha256 != seen:
+        raise RunError(f"{file} is not as it was saved. Save the model again, or take a backup.")
+    return dict(config)
