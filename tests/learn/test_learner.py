@@ -346,7 +346,7 @@ def test_the_stream_is_asked_for_the_real_steps_only(make_learner, stream):
 # -- π ---------------------------------------------------------------------------------------------------------------
 
 
-def test_pi_is_the_summed_posterior_of_all_real_samples_so_far(make_learner, stream):
+def test_without_moving_pi_is_the_summed_posterior_of_all_real_samples_so_far(make_learner, stream):
     learner = make_learner(
         K=2, expansion=expansion(wait=4), replay=ReplayConfig(snapshots=BeforeBirth(), labelled=True)
     )

@@ -194,7 +194,7 @@ def test_rehearsing_does_not_touch_the_snapshot(make_learner, make_batch):
         assert torch.equal(value, before[name])
 
 
-def test_real_batches_count_towards_pi_and_rehearsed_ones_do_not(make_learner, make_batch):
+def test_real_batches_are_counted_and_rehearsed_ones_are_not(make_learner, make_batch):
     trainer = remembering(make_learner, make_batch(7))
     before, x = trainer.counts.clone(), make_batch(5, seed=1)
     trainer.rehearse()

@@ -108,8 +108,15 @@ def _bound_and_components(model: MixtureVAE, x: Tensor, rng: Generator, tau: flo
 
 def score(model: MixtureVAE, split: Split, n_classes: int, rng: Generator, tau: float | None) -> Scores:
     """Cluster scores and mean bound on labelled data."""
+    return _scores(model, split, n_classes, rng, tau)[0]
+
+
+def _scores(
+    model: MixtureVAE, split: Split, n_classes: int, rng: Generator, tau: float | None
+) -> tuple[Scores, Tensor]:
+    """The scores, and the component of each sample [N]."""
     bound, y = _bound_and_components(model, split.x, rng, tau)
-    return Scores(clusters=cluster_scores(split.labels, y, n_classes, model.K), bound=bound)
+    return Scores(clusters=cluster_scores(split.labels, y, n_classes, model.K), bound=bound), y
 
 
 def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = None) -> dict[int, float]:
@@ -122,8 +129,7 @@ def knn_errors(model: MixtureVAE, source: Source, sampled: Generator | None = No
 def final_scores(model: MixtureVAE, source: Source, rng: Generator, sampled_knn: bool) -> dict[str, Any]:
     """Everything that is measured once, at the end."""
     test, C = source.test, source.n_classes
-    bound, y = _bound_and_components(model, test.x, rng, tau=None)
-    scores = Scores(clusters=cluster_scores(test.labels, y, C, model.K), bound=bound)
+    scores, y = _scores(model, test, C, rng, tau=None)
     errors = knn_errors(model, source, rng if sampled_knn else None)
     return {
         **scores.to_json(),

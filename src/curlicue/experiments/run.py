@@ -175,8 +175,9 @@ def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 def summary(directory: RunDirectory) -> dict[str, Any]:
     """A finished run in one small JSON object: settings, result, scores and births over time, where and how long."""
-    births = [line for line in directory.lines("events") if line["event"] == "ComponentBorn"]
-    snapshots = [line["t"] for line in directory.lines("events") if line["event"] == "SnapshotTaken"]
+    events = directory.lines("events")
+    births = [line for line in events if line["event"] == "ComponentBorn"]
+    snapshots = [line["t"] for line in events if line["event"] == "SnapshotTaken"]
     names = ("t", "K", "bound", "cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "class_accuracy")
     supervised = ("incremental_class", "incremental_task")
     curves = [

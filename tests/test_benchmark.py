@@ -1,0 +1,53 @@
+"""The benchmark at a size at which its numbers mean nothing: it runs, and writes what it promises."""
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "step.py"
+FRACTIONS = ("gemm_fraction", "dense_gemm_fraction")
+RATIOS = ("exact_over_sparse_k25", "sparse_k100_over_k1", *FRACTIONS)
+
+
+@pytest.fixture
+def step(monkeypatch):
+    """The script, with a few components instead of many, and without MNIST."""
+    spec = importlib.util.spec_from_file_location("step", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "step", script)  # dataclasses look there
+    spec.loader.exec_module(script)
+    trained = script.trained
+    monkeypatch.setattr(script, "trained", lambda K, split, plan: trained(min(K, 3), split, plan))
+    monkeypatch.setattr(script, "status", lambda: [type("Missing", (), {"dataset": "mnist", "state": "missing"})])
+    monkeypatch.setattr(script, "QUICK", script.Plan(training=20, rounds=2, sparse=1, exact=1))
+    monkeypatch.setattr(script, "use_threads", lambda threads: 1)
+    return script
+
+
+def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_path):
+    step.main(tmp_path / "latest.json", quick=True)
+    report = json.loads((tmp_path / "latest.json").read_text())
+    for name in RATIOS:
+        low, high = report[f"{name}_quartiles"]
+        assert 0 < low <= report[name] <= high, name
+    assert report["cases"].keys() == {"exact_k25", "sparse_k25", "sparse_k100", "sparse_k1"}
+    for case in report["cases"].values():
+        assert case["ms"] > 0
+        assert case["peak_bytes"] > 1e6
+        assert case["pairs_per_sample"] >= 1
+    assert report["cases"]["exact_k25"]["pairs_per_sample"] == 3  # all of the three that stand for 25
+    assert report["quick"] is True
+    assert report["data"].startswith("digits")
+
+
+def test_what_is_measured_was_trained_until_it_had_its_components(step):
+    _, split = step.training_data()
+    learner = step.trained(3, split, step.QUICK)
+    assert (learner.model.K, learner.t) == (3, 20)
+    assert learner.snapshot is not None
+    before = learner.model.K
+    learner.observe(split.x[:100])
+    assert before == learner.model.K
