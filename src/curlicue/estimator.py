@@ -36,7 +36,7 @@ from curlicue.config import (
 )
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.evaluate.representation import CHUNK, bounds, embed, posterior, reconstruct
-from curlicue.learn.checkpoint import extra_of, from_bytes, to_bytes
+from curlicue.learn.checkpoint import Checkpoint, to_bytes
 from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
 from curlicue.learn.expansion import NOBODY
 from curlicue.learn.learner import Learner
@@ -404,10 +404,11 @@ class _Engine:
     @classmethod
     def from_bytes(cls, contents: bytes, name: str) -> _Engine:
         """The inverse of `to_bytes`."""
-        extra = extra_of(contents, name)
+        checkpoint = Checkpoint.of(contents, name)
+        extra = checkpoint.extra
         model = from_json(ModelConfig, extra["model"])
         engine = cls(model, from_json(LearnerConfig, extra["learner"]), extra["n_x"], tuple(extra["shape"]), seed=0)
-        from_bytes(contents, engine.learner, name)
+        checkpoint.restore(engine.learner)
         engine.events.extend(_fact(**event) for event in extra["events"])
         return engine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,9 @@ def load_checkpoint(path: Path, learner: Trainer) -> dict[str, Any]:
         contents = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path} is not a whole checkpoint ({error}). Start the run anew without --resume.") from error
-    return from_bytes(contents, learner, str(path))
+    checkpoint = Checkpoint.of(contents, str(path))
+    checkpoint.restore(learner)
+    return checkpoint.extra
 
 
 def to_bytes(learner: Trainer, extra: dict[str, Any]) -> bytes:
@@ -52,32 +54,38 @@ def to_bytes(learner: Trainer, extra: dict[str, Any]) -> bytes:
     return save(tensors, metadata={"curlicue": json.dumps(scalars)})
 
 
-def from_bytes(contents: bytes, learner: Trainer, name: str) -> dict[str, Any]:
-    """Put `learner` where it was by `to_bytes`; returns `extra`. `name` is what errors call it."""
-    scalars, tensors = _whole(contents, name)
-    _check_fit(name, learner, tensors, scalars["learner"])
-    _restore(learner, tensors, scalars["learner"])
-    return dict(scalars["extra"])
+@dataclass(frozen=True)
+class Checkpoint:
+    """What `to_bytes` wrote, found whole."""
 
+    name: str  # what errors call it
+    scalars: dict[str, Any]
+    tensors: dict[str, Tensor]
 
-def extra_of(contents: bytes, name: str) -> dict[str, Any]:
-    """The `extra` of `to_bytes`, to make the learner from that it is for."""
-    scalars, _ = _whole(contents, name)
-    return dict(scalars["extra"])
+    @classmethod
+    def of(cls, contents: bytes, name: str) -> Checkpoint:
+        """RunError if the contents are not as this version would have written them."""
+        try:
+            scalars, tensors = _read(contents)
+        except (SafetensorError, ValueError) as error:
+            remedy = "Start the run anew without --resume."
+            raise RunError(f"{name} is not a whole checkpoint ({error}). {remedy}") from error
+        if scalars["format"] != FORMAT:
+            raise RunError(
+                f"{name} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
+                "Resume with the version that wrote it."
+            )
+        return cls(name, scalars, tensors)
 
+    @property
+    def extra(self) -> dict[str, Any]:
+        """As it was given to `to_bytes`."""
+        return dict(self.scalars["extra"])
 
-def _whole(contents: bytes, name: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Scalars and tensors; RunError if they are not as this version would have written them."""
-    try:
-        scalars, tensors = _read(contents)
-    except (SafetensorError, ValueError) as error:
-        raise RunError(f"{name} is not a whole checkpoint ({error}). Start the run anew without --resume.") from error
-    if scalars["format"] != FORMAT:
-        raise RunError(
-            f"{name} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
-            "Resume with the version that wrote it."
-        )
-    return scalars, tensors
+    def restore(self, learner: Trainer) -> None:
+        """Put `learner`, freshly made from the same settings, where it was; RunError if it does not fit."""
+        _check_fit(self.name, learner, self.tensors, self.scalars["learner"])
+        _restore(learner, self.tensors, self.scalars["learner"])
 
 
 def _read(contents: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -212,7 +220,7 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
         case Learner(d_new=d_new) if d_new:
             d_new.real_steps_to_wait, d_new.seen = scalars["real_steps_to_wait"], scalars["seen"]
             d_new.normal = Normal(**scalars["normal"])
-            held = groups.get("d_new", dict(zip(("samples", "numbers"), NOBODY, strict=True)))
-            d_new.samples, d_new.numbers = held["samples"], held["numbers"]
+            held = groups.get("d_new")
+            d_new.samples, d_new.numbers = (held["samples"], held["numbers"]) if held else NOBODY
         case LabelledLearner():
             learner.component_of = dict(map(tuple, scalars["component_of"]))

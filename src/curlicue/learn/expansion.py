@@ -65,16 +65,17 @@ class PoorlyModelled:
         poor = bound < self.c_new if self.eligible(t) else torch.zeros_like(bound, dtype=torch.bool)  # [B]
         if self.config.c_new is None:
             self.normal.update(bound[~poor])
-        numbers = torch.arange(self.seen, self.seen + len(x))
-        self.seen += len(x)
-        if poor.any():
+        places = poor.nonzero().squeeze(1)
+        if len(places):
             kept = self.samples if len(self.samples) else x[:0]
-            self.samples, self.numbers = torch.cat([kept, x[poor]]), torch.cat([self.numbers, numbers[poor]])
+            self.samples = torch.cat([kept, x.index_select(0, places)])
+            self.numbers = torch.cat([self.numbers, self.seen + places])
+        self.seen += len(x)
         if self.config.window is not None and len(self.samples):
             recent = self.numbers >= self.seen - self.config.window
             self.samples, self.numbers = self.samples[recent], self.numbers[recent]
         self.real_steps_to_wait = max(0, self.real_steps_to_wait - 1)
-        return int(poor.sum())
+        return len(places)
 
     @property
     def full(self) -> bool:
