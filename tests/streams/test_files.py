@@ -1,3 +1,4 @@
+import gc
 from pathlib import Path
 
 import numpy as np
@@ -63,6 +64,7 @@ def test_a_folder_is_its_images_in_the_order_of_their_names(tmp_path):
 def error_of(path: Path) -> str:
     with pytest.raises(DataError) as error:
         list(parts(path))
+    gc.collect()  # a file left open would warn now
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -95,6 +97,13 @@ def test_what_is_not_there_or_of_no_known_kind_is_told(tmp_path):
 def test_a_truncated_file_is_one_error_that_names_it(tmp_path, suffix, kept):
     path = write(tmp_path / f"x{suffix}")
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
+    assert error_of(path).startswith(f"{path} cannot be read: ")
+
+
+@pytest.mark.parametrize(("named", "written"), [(".npz", ".npy"), (".npy", ".npz"), (".parquet", ".npy")])
+def test_one_kind_of_file_under_the_name_of_another_is_one_error(tmp_path, named, written):
+    pytest.importorskip("pyarrow", reason="Parquet files need pyarrow") if named == ".parquet" else None
+    path = write(tmp_path / f"x{written}").rename(tmp_path / f"y{named}")
     assert error_of(path).startswith(f"{path} cannot be read: ")
 
 

@@ -11,7 +11,7 @@ from curlicue.config import LearnerConfig, Tuned
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
 from curlicue.learn.trainer import Trainer
-from curlicue.model.elbo import elbo_given
+from curlicue.model.elbo import ElboTerms, elbo, elbo_given
 from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.rng import Rng, named_generator
 
@@ -39,11 +39,22 @@ class Learner(Trainer):
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
         events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
         terms = self.elbo(x)
-        n_poor = self.d_new.consider(x, terms.bound.detach(), self.t) if self.d_new is not None else 0
+        n_poor = self.d_new.consider(x, self.judged(self.d_new, x, terms), self.t) if self.d_new is not None else 0
         events.append(self.real_step(terms, n_poor))
         if self.d_new is not None and self.d_new.full:
             events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
         return events
+
+    def judged(self, buffer: PoorlyModelled, x: Tensor, terms: ElboTerms) -> Tensor:
+        """The bound [B] that decides who joins D_new: what the sparse estimate finds poor is measured exactly."""
+        bound = terms.bound.detach()
+        places = (bound < buffer.c_new).nonzero().squeeze(1)
+        if self.config.tau is None or not len(places) or not buffer.eligible(self.t):
+            return bound
+        with looking(self.model):
+            poor = x.index_select(0, places)
+            exact = elbo(self.model, poor, self.rng.latent, z_samples=self.config.z_samples).bound
+        return bound.index_copy(0, places, exact)
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
         """A component is born; with dynamic snapshots the model is remembered as it was before."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
+from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -44,10 +44,12 @@ def _told(samples: Iterator[Array], path: Path) -> Iterator[Array]:
 
 
 def _npy(path: Path, rows: int) -> Iterator[Array]:
-    yield from _cut(np.load(path, mmap_mode="r", allow_pickle=False), rows, str(path))
+    yield from _cut(np.lib.format.open_memmap(path, mode="r"), rows, str(path))
 
 
 def _npz(path: Path, rows: int) -> Iterator[Array]:
+    with ZipFile(path):  # an archive, whole: where it is none, np.load would leave the file open
+        pass
     with np.load(path, allow_pickle=False) as arrays:
         for name in arrays.files:
             yield from _cut(arrays[name], rows, f"{name} in {path}")
