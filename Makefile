@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint check bench clean
+.PHONY: demo test lint check bench soak clean
 
 demo: $(INSTALLED)
 	$(BIN)/curlicue demo
@@ -22,6 +22,9 @@ check: lint test
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/step.py --out benchmarks/latest.json
+
+soak: $(INSTALLED)
+	CURLICUE_SOAK=10000 $(BIN)/python -m pytest tests/test_soak.py --timeout 7200
 
 # constraints.txt pins every version this has been tested with; the packages' own metadata accepts a range.
 $(INSTALLED): pyproject.toml constraints.txt

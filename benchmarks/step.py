@@ -86,7 +86,7 @@ def trained(K: int, split: Split, plan: Plan) -> Learner:
     for _ in track(range(plan.training), f"Training K = {K}"):
         learner.advance(schedule.batch)
     assert learner.model.K == K
-    learner.config = replace(learner.config, replay=None)  # what follows are real steps
+    learner.config, learner.d_new = replace(learner.config, replay=None), None  # what follows are plain real steps
     return learner
 
 

@@ -19,8 +19,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import curlicue
-from curlicue import cli
-from curlicue.cli import Settings, configure, main
+from curlicue.cli import Settings, configure, console, main, train
+from curlicue.cli.model import Learning
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
@@ -97,6 +97,9 @@ def run(finished: Path, tmp_path: Path) -> Path:
 # -- help --------------------------------------------------------------------------------------------------------
 
 OPTIONS = {
+    "fit": {*(field.name for field in fields(Learning)), "out", "update", "skip", "epochs", "threads"},
+    "embed": {"out", "bound"},
+    "sample": {"n", "component", "seed", "out"},
     "train": {*(field.name for field in fields(Settings)), "out", "resume", "data_dir", "threads"},
     "demo": {"out"},
     "data": {"data_dir"},
@@ -108,7 +111,7 @@ OPTIONS = {
 def test_help_names_every_option_and_no_other(command, subcommand):
     answer = command(subcommand, "--help")
     assert (answer.code, answer.err) == (0, "")
-    named = set(re.findall(r"^[│ ] +--([a-z][a-z-]*)", answer.out, re.MULTILINE))
+    named = set(re.findall(r"^[│ ] +(?:-\w \w+, )?--([a-z][a-z-]*)", answer.out, re.MULTILINE))
     assert named == {name.replace("_", "-") for name in OPTIONS[subcommand]}
 
 
@@ -227,7 +230,7 @@ def test_options_of_the_command_line_arrive(monkeypatch, command):
         seen.append(settings)
         raise ConfigError("far enough")
 
-    monkeypatch.setattr(cli, "configure", stop)
+    monkeypatch.setattr(train, "configure", stop)
     given = Settings(
         preset="digits",
         scenario="sequential",
@@ -541,10 +544,10 @@ def test_an_unknown_data_set_is_an_error_that_names_the_known(command):
 
 
 def test_a_download_is_shown_beside_the_output_and_its_absence_is_not(capsys):
-    with cli._download_bar() as progress:
+    with console.download_bar() as progress:
         pass
     assert capsys.readouterr() == ("", "")
-    with cli._download_bar() as progress:
+    with console.download_bar() as progress:
         progress("images.gz", 10, 100)
         progress("images.gz", 100, 100)
     shown = capsys.readouterr()
@@ -580,22 +583,22 @@ def test_a_run_has_a_place_of_its_own_by_default(command, tmp_path):
 
 def test_the_demo_is_the_digits(command, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(cli, "train", lambda settings, out: seen.append((settings, out)))
+    monkeypatch.setattr(train, "train", lambda settings, out: seen.append((settings, out)))
     assert command("demo").code == command("demo", "--out", "here").code == 0
     assert seen == [(Settings(preset="digits"), Path("runs/demo")), (Settings(preset="digits"), Path("here"))]
 
 
 def test_a_birth_is_told(capsys):
-    line = cli._progress_line()
+    line = console.progress_line()
     task = line.add_task("", K=1, bound=0.0, score="")
-    born = cli.ComponentBorn(41, 3, 1, 4, None, None, torch.zeros(1, 1))
-    cli._show(born, line, task, 100, 10)
+    born = train.ComponentBorn(41, 3, 1, 4, None, None, torch.zeros(1, 1))
+    train._show(born, line, task, 100, 10)
     assert capsys.readouterr().out == "step 41: component 3 is born from 1\n"
 
 
 def test_a_resumed_run_has_the_threads_it_had_unless_told_otherwise(command, run, monkeypatch):
     seen: list[int] = []
-    monkeypatch.setattr(cli, "use_threads", lambda threads: seen.append(threads) or threads)
+    monkeypatch.setattr(train, "use_threads", lambda threads: seen.append(threads) or threads)
     environment = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps({**environment, "threads": 3}))
     assert command("train", "--resume", run).code == 0
@@ -689,8 +692,8 @@ def test_a_damaged_log_has_no_result(command, run):
 
 def terminal(monkeypatch: pytest.MonkeyPatch, width: int) -> StringIO:
     screen = StringIO()
-    console = Console(file=screen, force_terminal=True, width=width, color_system=None, _environ={"TERM": "xterm"})
-    monkeypatch.setattr(cli, "out", console)
+    wide = Console(file=screen, force_terminal=True, width=width, color_system=None, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(console, "out", wide)
     return screen
 
 
@@ -708,14 +711,14 @@ LIVE = r"step \d+/{}  K \d+  bound -?\d+\.\d +(accuracy \d+\.\d %)? +(\d+ steps/
 def test_the_live_line_is_whole_in_any_usual_terminal(monkeypatch, width, t, K, bound):
     screen = terminal(monkeypatch, width)
     clock = [0.0]
-    line = cli._progress_line()
+    line = console.progress_line()
     line.get_time = lambda: clock[0]
     task = line.add_task("", total=100_000, completed=t - 1, K=K, bound=bound, score="accuracy 100.0 %")
     clock[0] = 1 / 1234
     line.update(task, advance=1)
     clock[0] = 2 / 1234
     line.update(task, advance=1)
-    cli.out.print(line.get_renderable())
+    console.out.print(line.get_renderable())
     (shown,) = screen.getvalue().splitlines()
     assert len(shown) <= width
     assert f"step {t + 1}/100000  K {K}  bound {bound:.1f} accuracy 100.0 % 1234 steps/s " in shown
@@ -724,9 +727,9 @@ def test_the_live_line_is_whole_in_any_usual_terminal(monkeypatch, width, t, K, 
 
 def test_where_there_is_room_the_bar_has_it(monkeypatch):
     screen = terminal(monkeypatch, 100)
-    line = cli._progress_line()
+    line = console.progress_line()
     line.add_task("", total=100, completed=50, K=1, bound=0.0, score="")
-    cli.out.print(line.get_renderable())
+    console.out.print(line.get_renderable())
     assert re.match(r"[━╸╺ ]{20} step", screen.getvalue())
 
 
@@ -748,7 +751,7 @@ def test_a_run_in_a_terminal_is_one_live_line_with_what_happens_above_it(monkeyp
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_asks_and_the_second_one_ends(number):
     before = signal.getsignal(number)
-    with cli._stoppable() as stopped:
+    with console.stoppable() as stopped:
         signal.raise_signal(number)
         assert stopped == [number]
         with pytest.raises(KeyboardInterrupt):
@@ -760,7 +763,7 @@ def test_an_impatient_interrupt_ends_without_a_traceback(monkeypatch, command):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "status", interrupted)
+    monkeypatch.setattr(train, "status", interrupted)
     answer = command("data")
     assert (answer.code, answer.out, answer.err) == (130, "", "")
 

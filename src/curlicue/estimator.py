@@ -18,7 +18,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_array, check_is_fitted, validate_data
-from torch import Tensor
+from torch import Generator, Tensor
 
 from curlicue.config import (
     BeforeBirth,
@@ -53,7 +53,7 @@ Fact = ComponentBorn | SnapshotTaken | BirthRefused
 FORMAT = 1  # of a saved directory
 LATEST = 10_000  # events that are kept
 WINDOW = 20  # times n_new: real samples within which D_new must fill when c_new is measured
-F32_MAX = float(np.finfo(np.float32).max)
+LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float32 room for sums and small variances
 
 
 class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -152,9 +152,10 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     def _begin(self, n_x: int, shape: tuple[int, ...]) -> None:
         """A model that knows nothing yet, with the settings there are now."""
-        model, learner = self._model_config(), self._learner_config()
+        model = from_json(ModelConfig, to_json(self._model_config()), "model")  # which also looks at the types
+        learner = from_json(LearnerConfig, to_json(self._learner_config()), "learner")
         for name in ("batch_size", "epochs"):
-            if (value := getattr(self, name)) < 1:
+            if not isinstance(value := getattr(self, name), int | np.integer) or value < 1:
                 raise ConfigError(f"The {name!r} setting must be an int in the range [1, inf). Got {value!r} instead.")
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         self._engine = _Engine(model, learner, n_x, shape, seed)
@@ -162,24 +163,27 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def _model_config(self) -> ModelConfig:
         _one_of("likelihood", self.likelihood, tuple(map(str, Likelihood)))
         return ModelConfig(
-            n_z=self.n_z,
-            encoder=tuple(self.encoder),
-            decoder=tuple(self.decoder),
+            n_z=_plain(self.n_z),
+            encoder=tuple(_plain(self.encoder)),
+            decoder=tuple(_plain(self.decoder)),
             likelihood=Likelihood(self.likelihood),
         )
 
     def _learner_config(self) -> LearnerConfig:
         measured = isinstance(self.c_new, str) and _one_of("c_new", self.c_new, ("auto",)) == "auto"
+        n_new = _plain(self.n_new)
         expansion = ExpansionConfig(
             c_new=None if measured else float(self.c_new),
-            window=WINDOW * self.n_new if measured else None,
-            n_new=self.n_new,
-            max_components=self.max_components,
+            window=WINDOW * n_new if measured else None,
+            n_new=n_new,
+            max_components=_plain(self.max_components),
         )
         labelled = _one_of("replay", self.replay, ("mgr", "smgr", None)) == "smgr"
-        replay = ReplayConfig(snapshots=_snapshots(self.snapshots), labelled=labelled)
+        replay = ReplayConfig(snapshots=_snapshots(_plain(self.snapshots)), labelled=labelled)
         return LearnerConfig(
-            learning_rate=self.learning_rate, expansion=expansion, replay=None if self.replay is None else replay
+            learning_rate=_plain(self.learning_rate),
+            expansion=expansion,
+            replay=None if self.replay is None else replay,
         )
 
     def _learn(self, x: Tensor) -> None:
@@ -215,14 +219,20 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         """X as the model sees it: the mean of p(x|z) at the embedding of each row, in the shape of X."""
         return self._shaped(self._read(X, reconstruct))
 
-    def sample(self, n: int = 1, component: int | None = None) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """n new samples, of one component or of all as often as they have been used; and the component of each."""
+    def sample(
+        self, n: int = 1, component: int | None = None, random_state: int | None = None
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+        """n new samples, of one component or of all as often as they have been used; and the component of each.
+
+        With the same `random_state` they are the same; without one, others at each call.
+        """
         check_is_fitted(self)
         if n < 1:
             raise ConfigError(f"The 'n' setting must be an int in the range [1, inf). Got {n!r} instead.")
         if component is not None and not 0 <= component < self.n_components_:
             raise ConfigError(f"There are the components 0 to {self.n_components_ - 1}. Got {component!r} instead.")
-        x, y = self._engine.sample(n, component)
+        rng = None if random_state is None else named_generator(random_state, "sampling")
+        x, y = self._engine.sample(n, component, rng)
         return self._shaped(x.numpy()), y.numpy()
 
     @property
@@ -262,11 +272,13 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         return rows, tuple(shape or rows.shape[1:])
 
     def _check_range(self, rows: Array) -> None:
+        if rows.dtype.kind not in "biuf":
+            raise DataError(f"X must hold numbers. Got {rows.dtype} instead. Convert it.")
         low, high = rows.min(), rows.max()
         if self.likelihood != "bernoulli":
-            if max(abs(float(low)), abs(float(high))) > F32_MAX:
+            if (largest := max(abs(float(low)), abs(float(high)))) > LARGEST:
                 raise DataError(
-                    f"X has values up to {max(abs(low), abs(high)):.3g}, more than float32 holds. Scale them."
+                    f"X has values up to {largest:.3g}: to learn from them takes more than float32 holds. Scale them."
                 )
         elif rows.dtype == np.uint8:
             if high == 1:
@@ -334,7 +346,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         config["sha256"] = _digest(config)
         write_atomically(path / state, contents)
         write_atomically(path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
-        for other in path.glob("state-*.safetensors"):
+        for other in (*path.glob("state-*.safetensors"), *path.glob(".*.part")):  # parts: of saves that were killed
             if other.name != state:
                 other.unlink()
 
@@ -345,10 +357,17 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         config = _read_config(path)
         try:
             contents = (path / config["state"]).read_bytes()
-        except OSError as error:
+        except (OSError, KeyError, TypeError, ValueError) as error:
             raise RunError(f"{path} is not whole: {error}. Save the model again, or take a backup.") from error
         if f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors" != config["state"]:
             raise RunError(f"{path / config['state']} is not as it was saved. Save the model again, or take a backup.")
+        try:
+            return cls._of(config, contents, str(path / config["state"]))
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise RunError(f"{path} holds what CURL.save never wrote ({error!r}). Take a backup.") from error
+
+    @classmethod
+    def _of(cls, config: dict[str, Any], contents: bytes, name: str) -> Self:
         parameters: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in config["parameters"].items()
         }
@@ -356,7 +375,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         curl.n_features_in_ = config["n_features_in"]
         if config["feature_names_in"]:
             curl.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
-        curl._engine = _Engine.from_bytes(contents, str(path / config["state"]))
+        curl._engine = _Engine.from_bytes(contents, name)
         return curl
 
 
@@ -381,13 +400,14 @@ class _Engine:
             self.events.extend(_without_samples(fact) for fact in facts)
         return facts
 
-    def sample(self, n: int, component: int | None) -> tuple[Tensor, Tensor]:
+    def sample(self, n: int, component: int | None, rng: Generator | None = None) -> tuple[Tensor, Tensor]:
         """x [n, D] and y [n]."""
+        rng = self.sampling if rng is None else rng
         with self.lock:
             counts = self.learner.recounted() + PI_FLOOR
-            y = torch.multinomial(counts, n, replacement=True, generator=self.sampling)
+            y = torch.multinomial(counts, n, replacement=True, generator=rng)
             y = y if component is None else torch.full((n,), component)
-            return self.learner.model.sample(y, Emission.SAMPLE, self.sampling), y
+            return self.learner.model.sample(y, Emission.SAMPLE, rng), y
 
     def to_bytes(self) -> bytes:
         """Everything but the lock and the generator of `sample`."""
@@ -469,8 +489,8 @@ def _snapshots(value: object) -> Snapshots:
 def _plain(value: Any) -> Any:
     """Numbers of numpy and tuples as JSON has them."""
     match value:
-        case np.generic():
-            return value.item()
+        case np.generic() | np.ndarray():
+            return value.tolist()
         case tuple() | list():
             return [_plain(each) for each in value]
     return value
@@ -487,11 +507,11 @@ def _read_config(path: Path) -> dict[str, Any]:
         config = json.loads(file.read_text())
         sha256, seen = config.pop("sha256"), _digest(config)
         version = config["format"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise RunError(f"{path} holds no saved model ({error}). Save one there first: CURL.save.") from error
     if version != FORMAT:
         remedy = "Load it with the version that saved it."
-        raise RunError(f"{file} has format {version}, this version of curlicue reads {FORMAT}. {remedy}")
+        raise RunError(f"{file} has format {version!r}, this version of curlicue reads {FORMAT}. {remedy}")
     if sha256 != seen:
         raise RunError(f"{file} is not as it was saved. Save the model again, or take a backup.")
     return dict(config)

@@ -1,5 +1,8 @@
 import gc
+import tracemalloc
+from collections.abc import Iterator
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import pytest
@@ -7,12 +10,12 @@ from PIL import Image
 
 from curlicue.errors import DataError
 from curlicue.streams import files
-from curlicue.streams.files import parts
+from curlicue.streams.files import Part, check_kind, parts, write, write_grid
 
 X = np.arange(24, dtype=np.float64).reshape(8, 3) / 10
 
 
-def write(path: Path) -> Path:
+def file_of(path: Path) -> Path:
     match path.suffix:
         case ".npy":
             np.save(path, X)
@@ -31,7 +34,7 @@ def write(path: Path) -> Path:
 @pytest.mark.parametrize("rows", [1, 3, 8, 100])
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv", ".parquet"])
 def test_all_samples_come_in_their_order_and_never_more_than_asked_for_at_a_time(tmp_path, suffix, rows):
-    got = list(parts(write(tmp_path / f"x{suffix}"), rows))
+    got = list(parts(file_of(tmp_path / f"x{suffix}"), rows))
     assert all(len(part) <= rows for part in got)
     np.testing.assert_allclose(np.concatenate(got), X)
 
@@ -42,8 +45,27 @@ def test_a_line_of_names_above_the_numbers_is_passed_over(tmp_path):
 
 
 def test_a_large_array_is_not_read_at_once(tmp_path):
-    (part, *_) = parts(write(tmp_path / "x.npy"), 3)
+    (part, *_) = parts(file_of(tmp_path / "x.npy"), 3)
     assert isinstance(part, np.memmap)
+
+
+@pytest.mark.parametrize("pack", [np.savez, np.savez_compressed])
+def test_a_large_array_in_an_archive_is_not_unpacked_at_once(tmp_path, pack):
+    x = np.random.default_rng(0).random((20_000, 10))
+    pack(tmp_path / "x.npz", x=x)
+    tracemalloc.start()
+    n = sum(len(part) for part in parts(tmp_path / "x.npz", 500))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert n == 20_000
+    assert peak < x.nbytes / 4
+
+
+def test_an_array_that_lies_by_columns_is_read_by_rows(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.asfortranarray(X))
+    np.save(tmp_path / "x.npy", np.asfortranarray(X))
+    for suffix in (".npz", ".npy"):
+        assert np.array_equal(np.concatenate(list(parts(tmp_path / f"x{suffix}", 3))), X)
 
 
 def picture(path: Path, size: tuple[int, int] = (4, 3), grey: int = 7) -> None:
@@ -95,7 +117,7 @@ def test_what_is_not_there_or_of_no_known_kind_is_told(tmp_path):
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".parquet"])
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.9])
 def test_a_truncated_file_is_one_error_that_names_it(tmp_path, suffix, kept):
-    path = write(tmp_path / f"x{suffix}")
+    path = file_of(tmp_path / f"x{suffix}")
     path.write_bytes(path.read_bytes()[: int(kept * path.stat().st_size)])
     assert error_of(path).startswith(f"{path} cannot be read: ")
 
@@ -103,7 +125,24 @@ def test_a_truncated_file_is_one_error_that_names_it(tmp_path, suffix, kept):
 @pytest.mark.parametrize(("named", "written"), [(".npz", ".npy"), (".npy", ".npz"), (".parquet", ".npy")])
 def test_one_kind_of_file_under_the_name_of_another_is_one_error(tmp_path, named, written):
     pytest.importorskip("pyarrow", reason="Parquet files need pyarrow") if named == ".parquet" else None
-    path = write(tmp_path / f"x{written}").rename(tmp_path / f"y{named}")
+    path = file_of(tmp_path / f"x{written}").rename(tmp_path / f"y{named}")
+    assert error_of(path).startswith(f"{path} cannot be read: ")
+
+
+def test_an_archive_with_a_damaged_member_is_one_error(tmp_path):
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=np.random.default_rng(0).normal(size=(100, 3)))
+    contents = bytearray(path.read_bytes())
+    contents[1000:1100] = bytes(100)
+    path.write_bytes(contents)
+    assert error_of(path).startswith(f"{path} cannot be read: ")
+
+
+def test_a_header_that_promises_more_than_there_is_is_one_error(tmp_path):
+    path = tmp_path / "x.npz"
+    header = {"descr": "<f8", "fortran_order": False, "shape": (10**9, 10**12)}
+    with ZipFile(path, "w") as archive, archive.open("x.npy", "w") as member:
+        np.lib.format.write_array_header_1_0(member, header)
     assert error_of(path).startswith(f"{path} cannot be read: ")
 
 
@@ -112,7 +151,15 @@ def test_words_among_the_numbers_are_one_error(tmp_path):
     assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: ")
 
 
+def test_words_far_down_are_told_with_their_rows(tmp_path):
+    (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 7 + "3,four\n" + "1,2\n")
+    with pytest.raises(DataError, match=r"x\.csv cannot be read: among its rows 7 to 9, could not convert"):
+        list(parts(tmp_path / "x.csv", 3))
+
+
 def test_objects_are_not_unpickled(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array([[print]], dtype=object))
+    assert "Object arrays cannot be loaded" in error_of(tmp_path / "x.npz")
     np.save(tmp_path / "x.npy", np.array([[print]], dtype=object), allow_pickle=True)
     assert "cannot be read" in error_of(tmp_path / "x.npy")
 
@@ -130,3 +177,101 @@ def test_without_pyarrow_a_parquet_file_says_what_to_install(tmp_path, monkeypat
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert error_of(path) == "Parquet files need pyarrow. Install it with: pip install 'curlicue[parquet]'"
     assert files.ROWS > 0
+
+
+# -- writing ---------------------------------------------------------------------------------------------------------
+
+F32 = np.random.default_rng(0).normal(size=(8, 3)).astype(np.float32)
+Y = np.arange(8)[::-1].copy()
+
+
+def in_parts(n: int = 3) -> Iterator[Part]:
+    for start in range(0, 8, n):
+        yield {"y": Y[start : start + n], "values": F32[start : start + n]}
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_a_table_that_was_written_is_read_again_to_the_last_digit(tmp_path, suffix):
+    pytest.importorskip("pyarrow", reason="Parquet files need pyarrow") if suffix == ".parquet" else None
+    path = tmp_path / "new" / f"x{suffix}"
+    write(path, in_parts(), "v")
+    got = np.concatenate(list(parts(path)))
+    assert np.array_equal(got[:, 0], Y)
+    assert np.array_equal(got[:, 1:].astype(np.float32), F32)
+
+
+def test_columns_have_names(tmp_path):
+    write(tmp_path / "x.csv", in_parts(), "v")
+    assert (tmp_path / "x.csv").read_text().splitlines()[0] == "y,v0,v1,v2"
+    parquet = pytest.importorskip("pyarrow.parquet", reason="Parquet files need pyarrow")
+    write(tmp_path / "x.parquet", in_parts(), "v")
+    schema = parquet.read_schema(tmp_path / "x.parquet")
+    assert schema.names == ["y", "v0", "v1", "v2"]
+    assert [str(kind) for kind in schema.types] == ["int64", *["float"] * 3]
+
+
+def test_numbers_of_double_precision_keep_it(tmp_path):
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    write(tmp_path / "x.csv", [{"x": x}], "x")
+    assert np.array_equal(np.concatenate(list(parts(tmp_path / "x.csv"))), x)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_arrays_that_grew_in_parts_are_whole(tmp_path, n):
+    write(tmp_path / "x.npz", in_parts(n), "v")
+    with np.load(tmp_path / "x.npz") as arrays:
+        assert set(arrays) == {"y", "values"}
+        assert np.array_equal(arrays["y"], Y)
+        assert np.array_equal(arrays["values"], F32)
+    write(tmp_path / "x.npy", in_parts(n), "v")
+    assert np.array_equal(np.load(tmp_path / "x.npy"), F32)
+    assert np.load(tmp_path / "x.npy").dtype == np.float32
+
+
+def test_an_array_may_grow_past_any_number_of_digits(tmp_path):
+    write(tmp_path / "x.npy", ({"x": np.full((5000, 1), n, np.int8)} for n in range(25)), "x")
+    assert np.load(tmp_path / "x.npy", mmap_mode="r").shape == (125_000, 1)
+    assert np.load(tmp_path / "x.npy")[-1] == 24
+
+
+def test_images_keep_their_shape_in_arrays(tmp_path):
+    write(tmp_path / "x.npy", [{"x": np.ones((4, 2, 3))}], "x")
+    assert np.load(tmp_path / "x.npy").shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz", ".npy"])
+def test_what_fails_half_way_leaves_the_old_file_and_nothing_else(tmp_path, suffix):
+    pytest.importorskip("pyarrow", reason="Parquet files need pyarrow") if suffix == ".parquet" else None
+
+    def failing() -> Iterator[Part]:
+        yield from in_parts()
+        raise DataError("far enough")
+
+    (tmp_path / f"x{suffix}").write_text("old")
+    with pytest.raises(DataError, match="far enough"):
+        write(tmp_path / f"x{suffix}", failing(), "v")
+    assert [path.name for path in tmp_path.iterdir()] == [f"x{suffix}"]
+    assert (tmp_path / f"x{suffix}").read_text() == "old"
+
+
+def test_what_cannot_be_written_is_told(tmp_path, monkeypatch):
+    with pytest.raises(DataError, match=r"x\.txt is of no kind that can be written\. Give a name that ends in \.csv, "):
+        check_kind(tmp_path / "x.txt")
+    check_kind(tmp_path / "x.png", ".png")
+    (tmp_path / "x.csv").mkdir()
+    with pytest.raises(DataError, match=r"x\.csv is a folder\. Give the name of a file\."):
+        check_kind(tmp_path / "x.csv")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(DataError, match="Parquet files need pyarrow"):
+        check_kind(tmp_path / "x.parquet")
+
+
+def test_a_grid_shows_every_image_once_from_black_to_white(tmp_path):
+    images = np.linspace(-2, 3, 5 * 2 * 3).reshape(5, 2, 3)
+    write_grid(tmp_path / "x.png", images)
+    with Image.open(tmp_path / "x.png") as image:
+        grid = np.asarray(image)
+    assert grid.shape == (2 * 3 - 1, 3 * 4 - 1)
+    tiles = [grid[y : y + 2, x : x + 3] for y in (0, 3) for x in (0, 4, 8)]
+    assert np.array_equal(np.stack(tiles[:5]), np.rint((images + 2) * 51).astype(np.uint8))
+    assert set(tiles[5].flat) == {128}

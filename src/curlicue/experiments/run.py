@@ -24,7 +24,7 @@ from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Source
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
-EVALUATION_TAU = 0.1  # over time, the test bound is the sparse estimate; in the result it is exact
+EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Bernoulli(nn.Module):
             case Emission.THRESHOLD:
                 return (out > 0).to(out.dtype)
             case Emission.SAMPLE:
-                return torch.bernoulli(out.sigmoid(), generator=rng)
+                return (torch.rand(out.shape, generator=rng) < out.sigmoid()).to(out.dtype)
 
 
 class GaussianNoise(nn.Module):

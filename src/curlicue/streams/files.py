@@ -1,11 +1,16 @@
-"""Samples in files, read in parts: .npy, .npz, .csv, .parquet, and folders of images."""
+"""Samples in files, read and written in parts: .npy, .npz, .csv, .parquet; folders of images are read, too."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import islice
+import math
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import IO, Any, TextIO
 from zipfile import BadZipFile, ZipFile
 
 import numpy as np
@@ -16,6 +21,8 @@ from curlicue.errors import DataError
 
 Array = npt.NDArray[Any]
 ROWS = 10_000  # at a time
+# what the libraries raise on files that are damaged, or made to do damage
+UNREADABLE = (OSError, ValueError, ArithmeticError, EOFError, MemoryError, RuntimeError, BadZipFile, zlib.error)
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"})
 
 
@@ -38,7 +45,7 @@ def _told(samples: Iterator[Array], path: Path) -> Iterator[Array]:
         yield from samples
     except DataError:
         raise
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DataError(f"{path} cannot be read: {reason} Repair or leave it out.") from error
 
@@ -48,18 +55,38 @@ def _npy(path: Path, rows: int) -> Iterator[Array]:
 
 
 def _npz(path: Path, rows: int) -> Iterator[Array]:
-    with ZipFile(path):  # an archive, whole: where it is none, np.load would leave the file open
-        pass
-    with np.load(path, allow_pickle=False) as arrays:
-        for name in arrays.files:
-            yield from _cut(arrays[name], rows, f"{name} in {path}")
+    with ZipFile(path) as archive:
+        for member in archive.namelist():
+            with archive.open(member) as file:
+                yield from _unpacked(file, rows, f"{member.removesuffix('.npy')} in {path}")
+
+
+def _unpacked(file: IO[bytes], rows: int, where: str) -> Iterator[Array]:
+    """The array in an .npy file that cannot be mapped into memory, in parts."""
+    version = np.lib.format.read_magic(file)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded: they may hold code.")
+    if by_columns:  # its rows are nowhere in one piece
+        whole = np.frombuffer(file.read(), dtype, math.prod(shape)).reshape(shape[::-1]).T
+        yield from _cut(whole, rows, where)
+        return
+    _check_shape(shape, where)
+    for start in range(0, shape[0], rows):
+        part = (min(rows, shape[0] - start), *shape[1:])
+        yield np.frombuffer(file.read(math.prod(part) * dtype.itemsize), dtype, math.prod(part)).reshape(part)
 
 
 def _cut(array: Array, rows: int, where: str) -> Iterator[Array]:
-    if array.ndim < 2:
-        raise DataError(f"{where} has the shape {array.shape}. Give one row a sample: [n, D], or [n, h, w] for images.")
+    _check_shape(array.shape, where)
     for start in range(0, len(array), rows):
         yield array[start : start + rows]
+
+
+def _check_shape(shape: tuple[int, ...], where: str) -> None:
+    if len(shape) < 2:
+        raise DataError(f"{where} has the shape {shape}. Give one row a sample: [n, D], or [n, h, w] for images.")
 
 
 def _csv(path: Path, rows: int) -> Iterator[Array]:
@@ -67,8 +94,13 @@ def _csv(path: Path, rows: int) -> Iterator[Array]:
     with path.open(encoding="utf-8", errors="strict") as file:
         if _is_numbers(file.readline()):
             file.seek(0)
-        while lines := list(islice(file, rows)):
-            yield np.loadtxt(lines, delimiter=",", ndmin=2)
+        for n in count():
+            if not (lines := list(islice(file, rows))):
+                return
+            try:
+                yield np.loadtxt(lines, delimiter=",", ndmin=2)
+            except ValueError as error:
+                raise ValueError(f"among its rows {n * rows + 1} to {n * rows + len(lines)}, {error}") from error
 
 
 def _is_numbers(line: str) -> bool:
@@ -80,15 +112,12 @@ def _is_numbers(line: str) -> bool:
 
 
 def _parquet(path: Path, rows: int) -> Iterator[Array]:
+    arrow = _arrow()
     try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise DataError("Parquet files need pyarrow. Install it with: pip install 'curlicue[parquet]'") from error
-    try:
-        with parquet.ParquetFile(path) as file:
+        with arrow.parquet.ParquetFile(path) as file:
             for batch in file.iter_batches(rows):
                 yield np.column_stack([column.to_numpy(zero_copy_only=False) for column in batch.columns])
-    except ArrowException as error:
+    except arrow.ArrowException as error:
         raise ValueError(str(error)) from error
 
 
@@ -122,4 +151,157 @@ READERS: dict[str, Callable[[Path, int], Iterator[Array]]] = {
     ".npz": _npz,
     ".csv": _csv,
     ".parquet": _parquet,
+}
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+Part = dict[str, Array]
+"""A few samples: by name, what there is of each, [n] or [n, D] or [n, h, w]; one row each in every array."""
+
+
+def check_kind(path: Path, *others: str) -> None:
+    """DataError if `path` is named as nothing that `write`, or whoever else writes `others`, can make of it."""
+    kinds = (*WRITERS, *others)
+    if path.suffix.lower() not in kinds:
+        raise DataError(f"{path} is of no kind that can be written. Give a name that ends in {', '.join(kinds)}.")
+    if path.suffix.lower() == ".parquet":
+        _arrow()
+    if path.is_dir():
+        raise DataError(f"{path} is a folder. Give the name of a file.")
+
+
+def write(path: Path, samples: Iterable[Part], letter: str) -> None:
+    """All parts as one file, which is there when it is whole and not before.
+
+    .csv and .parquet have a column for each value, those of an array of several called `letter`0, `letter`1 and so on;
+    .npz has the arrays under their names, .npy has the array of several values alone.
+    """
+    check_kind(path)
+    with _replacing(path) as part:
+        WRITERS[path.suffix.lower()](part, iter(samples), letter)
+
+
+def write_csv(file: TextIO, samples: Iterable[Part], letter: str) -> None:
+    """A line of names, and one for each sample; numbers have the digits that give them back exactly."""
+    for n, columns in enumerate(_columns(part, letter) for part in samples):
+        if n == 0:
+            file.write(",".join(columns) + "\n")
+        formats = [_digits(column.dtype) for column in columns.values()]
+        np.savetxt(file, np.column_stack([c.astype(np.float64) for c in columns.values()]), formats, delimiter=",")
+
+
+def write_grid(path: Path, images: Array) -> None:
+    """Images [n, h, w] side by side as one picture; black is 0 and white is 1, or whatever lies beyond these."""
+    n, h, w = images.shape
+    across = math.ceil(math.sqrt(n))
+    down = math.ceil(n / across)
+    low, high = min(0.0, float(images.min())), max(1.0, float(images.max()))
+    tiles = np.full((down * across, h + 1, w + 1), 128, np.uint8)  # with a grey line after each
+    tiles[:n, :h, :w] = np.rint((images - low) * (255 / (high - low)))
+    grid = tiles.reshape(down, across, h + 1, w + 1).swapaxes(1, 2).reshape(down * (h + 1), across * (w + 1))
+    with _replacing(path) as part:
+        Image.fromarray(grid[:-1, :-1]).save(part, format="PNG")
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; what is there in the end replaces `path`, unless something went wrong."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _columns(part: Part, letter: str) -> Part:
+    columns = {}
+    for name, values in part.items():
+        if values.ndim == 1:
+            columns[name] = values
+        else:
+            columns |= {f"{letter}{i}": v for i, v in enumerate(values.reshape(len(values), -1).T)}
+    return columns
+
+
+def _digits(dtype: np.dtype[Any]) -> str:
+    return "%d" if dtype.kind in "iub" else "%.9g" if dtype == np.float32 else "%.17g"
+
+
+def _to_csv(path: Path, samples: Iterator[Part], letter: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        write_csv(file, samples, letter)
+
+
+class _Growing:
+    """An .npy file in the making: its header is written anew when the number of rows is known."""
+
+    def __init__(self, file: IO[bytes], like: Array) -> None:
+        self.file, self.n, self.row, self.dtype = file, 0, like.shape[1:], like.dtype
+        self._header()
+
+    def extend(self, values: Array) -> None:
+        """More rows."""
+        self.file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
+        self.n += len(values)
+
+    def end(self) -> None:
+        """No more rows come."""
+        self.file.seek(0)
+        self._header()
+
+    def _header(self) -> None:
+        """It takes the same place for any number of rows: numpy leaves room for growth."""
+        descr, shape = np.lib.format.dtype_to_descr(self.dtype), (self.n, *self.row)
+        np.lib.format.write_array_header_1_0(self.file, {"descr": descr, "fortran_order": False, "shape": shape})
+
+
+def _to_npy(path: Path, samples: Iterator[Part], letter: str) -> None:
+    _grow(lambda name: path, ({k: v for k, v in part.items() if v.ndim > 1} for part in samples))
+
+
+def _grow(path_of: Callable[[str], Path], samples: Iterator[Part]) -> list[str]:
+    """An .npy file for each array, all growing side by side; their names."""
+    with ExitStack() as opened:
+        files: dict[str, _Growing] = {}
+        for part in samples:
+            for name, values in part.items():
+                if name not in files:
+                    files[name] = _Growing(opened.enter_context(path_of(name).open("wb")), values)
+                files[name].extend(values)
+        for growing in files.values():
+            growing.end()
+    return list(files)
+
+
+def _to_npz(path: Path, samples: Iterator[Part], letter: str) -> None:
+    with TemporaryDirectory(dir=path.parent, prefix=path.name) as folder, ZipFile(path, "w") as archive:
+        for name in _grow(lambda name: Path(folder) / f"{name}.npy", samples):
+            archive.write(Path(folder) / f"{name}.npy", f"{name}.npy")
+
+
+def _arrow() -> Any:
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise DataError("Parquet files need pyarrow. Install it with: pip install 'curlicue[parquet]'") from error
+    return pyarrow
+
+
+def _to_parquet(path: Path, samples: Iterator[Part], letter: str) -> None:
+    arrow = _arrow()
+    tables = (arrow.table({k: np.ascontiguousarray(v) for k, v in _columns(p, letter).items()}) for p in samples)
+    first = next(tables)
+    with arrow.parquet.ParquetWriter(path, first.schema) as file:
+        for table in chain([first], tables):
+            file.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path, Iterator[Part], str], None]] = {
+    ".csv": _to_csv,
+    ".parquet": _to_parquet,
+    ".npz": _to_npz,
+    ".npy": _to_npy,
 }

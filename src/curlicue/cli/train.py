@@ -1,33 +1,18 @@
-"""The command: parse, call, print."""
+"""The paper's experiments: train, demo, data, result."""
 
 from __future__ import annotations
 
 import json
 import shlex
-import signal
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import tyro
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column, Table
-from rich.text import Text
+from rich.progress import Progress, TaskID
+from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional
 
+from curlicue.cli import console
 from curlicue.config import (
     PRESETS,
     BeforeBirth,
@@ -46,20 +31,14 @@ from curlicue.config import (
     Tuned,
     from_json,
 )
-from curlicue.errors import ConfigError, CurlicueError
+from curlicue.errors import ConfigError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
 from curlicue.learn.events import ComponentBorn, StepTaken
 from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
-from curlicue.version import __version__
 
 SCENARIOS: dict[str, Scenario] = {"iid": Iid(), "sequential": Sequential(), "drift": Drift()}
-
-UNLIMITED = 10_000  # columns
-
-out = Console()
-err = Console(stderr=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +121,9 @@ def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None
     run.resume()
     changed = {name: value for name, value in now.items() if value != began.get(name)}
     if changed and run.learner.t < config.steps:
-        _say(f"The run began with other {', '.join(changed)}: from here on it may not go bit for bit as it would have.")
+        console.say(
+            f"The run began with other {', '.join(changed)}: from here on it may not go bit for bit as it would have."
+        )
         resumed = [*began.get("resumed", []), {"t": run.learner.t, **changed}]
         directory.write("environment", {**began, "resumed": resumed})
     return run
@@ -154,7 +135,7 @@ def _refuse(settings: Settings, out: Path | None) -> None:
     if out is not None:
         given.append("out")
     if given:
-        raise ConfigError(f"--resume goes on with the settings the run has. Leave out {_options(given)}.")
+        raise ConfigError(f"--resume goes on with the settings the run has. Leave out {console.options(given)}.")
 
 
 def demo(out: Path | None = None) -> None:
@@ -174,7 +155,7 @@ def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = Non
         data_dir: where to look first (default: $CURLICUE_DATA)
     """
     for name in names:
-        with _download_bar() as progress:
+        with console.download_bar() as progress:
             fetch(name, data_dir, progress)
     table = Table("data set", "file", "state", "where", "bytes", "path")
     files = status(data_dir)
@@ -182,9 +163,9 @@ def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = Non
         place = str(file.path or "")
         table.add_row(file.dataset, file.file, file.state, file.where, str(file.n_bytes or ""), place)
     table.add_row("digits", "(with scikit-learn)", "ok", "", "", "")
-    _print(table)
+    console.show(table)
     if any(file.state == "missing" for file in files):
-        _print("Fetch what is missing with: curlicue data mnist omniglot")
+        console.show("Fetch what is missing with: curlicue data mnist omniglot")
 
 
 def result(run: Positional[Path], /, out: Path | None = None) -> None:
@@ -196,7 +177,7 @@ def result(run: Positional[Path], /, out: Path | None = None) -> None:
     """
     directory = RunDirectory.open(run)
     whole = summary(directory)
-    _print(_result_table(whole["result"]))
+    console.show(_result_table(whole["result"]))
     if out is not None:
         write_atomically(out, (json.dumps(whole) + "\n").encode())
 
@@ -237,15 +218,13 @@ def _refuse_growth(settings: Settings) -> None:
     given = _given(settings, "expansion", "c_new", "n_new", "tuned", "max_components")
     if given or settings.exact:
         names = [*given, *(["exact"] if settings.exact else [])]
-        raise ConfigError(f"{_options(names)} has no effect where labels say which component it is. Leave it out.")
+        raise ConfigError(
+            f"{console.options(names)} has no effect where labels say which component it is. Leave it out."
+        )
 
 
 def _given(settings: Settings, *names: str) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(settings, name)) is not None}
-
-
-def _options(names: Iterable[str]) -> str:
-    return ", ".join(f"--{name.replace('_', '-')}" for name in names)
 
 
 def _scenario(preset: Scenario, settings: Settings) -> Scenario:
@@ -262,7 +241,7 @@ def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionC
     given = _given(settings, "c_new", "n_new", "tuned", "max_components")
     if settings.expansion is False or (preset is None and not settings.expansion):
         if given:
-            raise ConfigError(f"{_options(given)} only matters where components are born. Add --expansion True.")
+            raise ConfigError(f"{console.options(given)} only matters where components are born. Add --expansion True.")
         return None
     if "tuned" in given:
         given["tuned"] = Tuned(given["tuned"])
@@ -272,7 +251,7 @@ def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionC
 def _replay(preset: ReplayConfig | None, settings: Settings, period: int) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
         if given := _given(settings, "snapshots", "emission", "counts"):
-            raise ConfigError(f"{_options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
+            raise ConfigError(f"{console.options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
         return None
     replay = preset or ReplayConfig()
     if isinstance(replay.snapshots, Every):  # the period of all presets is T
@@ -310,7 +289,7 @@ def _fresh(path: Path) -> Path:
 
 
 def _load(name: str, data_dir: Path | None) -> Source:
-    with _download_bar() as progress:
+    with console.download_bar() as progress:
         return load(name, data_dir, progress)
 
 
@@ -320,16 +299,16 @@ def _load(name: str, data_dir: Path | None) -> Source:
 def _watch(run: Run) -> None:
     """Run to the end with a live line; Ctrl-C saves and says how to go on."""
     path, steps = run.directory.path, run.config.steps
-    _print(f"Run directory: {path}")
-    with _stoppable() as stopped, _progress_line() as line:
+    console.show(f"Run directory: {path}")
+    with console.stoppable() as stopped, console.progress_line() as line:
         task = line.add_task("", total=steps, completed=run.learner.t, K=run.learner.model.K, bound=0.0, score="")
         for event in run.events(stop=lambda: bool(stopped)):
             _show(event, line, task, steps, run.config.evaluate_every)
     if run.learner.t < steps:
         command = f"curlicue train --resume {shlex.quote(str(path))}"
-        _say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: {command}")
+        console.say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: {command}")
         raise SystemExit(130)
-    _print(f"Everything is in {path}")
+    console.show(f"Everything is in {path}")
 
 
 def _show(event: object, line: Progress, task: TaskID, steps: int, every: int) -> None:
@@ -343,65 +322,10 @@ def _show(event: object, line: Progress, task: TaskID, steps: int, every: int) -
         case Evaluated():
             accuracy = 100 * event.scores["cluster_accuracy"]
             line.update(task, score=f"accuracy {accuracy:.1f} %")
-            if not out.is_terminal and event.t * 10 // steps > (event.t - every) * 10 // steps:
-                _print(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
+            if not console.out.is_terminal and event.t * 10 // steps > (event.t - every) * 10 // steps:
+                console.show(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
         case Finished():
             line.console.print(_result_table(event.result))
-
-
-class _Speed(ProgressColumn):
-    """Steps a second."""
-
-    def render(self, task: Task) -> Text:
-        """Of the last seconds."""
-        return Text(f"{task.speed:.0f} steps/s" if task.speed else "")
-
-
-def _progress_line() -> Progress:
-    """Where it is narrow, the bar alone gives way."""
-    return Progress(
-        BarColumn(bar_width=20),
-        TextColumn("step {task.completed:.0f}/{task.total:.0f}  K {task.fields[K]}  bound {task.fields[bound]:.1f}"),
-        TextColumn("{task.fields[score]}"),
-        _Speed(table_column=Column(no_wrap=True)),
-        TimeRemainingColumn(table_column=Column(no_wrap=True)),
-        console=out,
-        disable=not out.is_terminal,
-    )
-
-
-@contextmanager
-def _download_bar() -> Iterator[Callable[[str, int, int | None], None]]:
-    """A bar for each file that has to be fetched; nothing where all are here."""
-    bars = Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=err)
-    tasks: dict[str, TaskID] = {}
-    with ExitStack() as shown:
-
-        def progress(name: str, done: int, total: int | None) -> None:
-            if not tasks:
-                shown.enter_context(bars)
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=done, total=total)
-
-        yield progress
-
-
-@contextmanager
-def _stoppable() -> Iterator[list[int]]:
-    """Collects SIGINT and SIGTERM, so that a run ends between two steps; a second one ends it at once."""
-    caught: list[int] = []
-
-    def catch(number: int, frame: object) -> None:
-        caught.append(number)
-        signal.signal(number, signal.default_int_handler)
-
-    old = {number: signal.signal(number, catch) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield caught
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
 
 
 def _result_table(result: dict[str, Any]) -> Table:
@@ -417,34 +341,3 @@ def _result_table(result: dict[str, Any]) -> Table:
     bound = result["bound"]  # null in result.json if it is not a number
     table.add_row("bound", "not finite" if bound is None else f"{bound:.2f} nats")
     return table
-
-
-def _print(what: object) -> None:
-    out.print(what, soft_wrap=True, highlight=False, markup=False)
-
-
-def _say(what: str) -> None:
-    """Beside the output proper."""
-    err.print(what, soft_wrap=True, highlight=False, markup=False)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """The `curlicue` command."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not out.is_terminal:
-        out.width = UNLIMITED  # a table in a file or a pipe is not folded
-    if list(arguments) == ["--version"]:
-        _print(__version__)
-        return
-    try:
-        tyro.extras.subcommand_cli_from_dict(
-            {"train": train, "demo": demo, "data": data, "result": result},
-            prog="curlicue",
-            description="Learn clusters and embeddings from a stream, and do not forget.",
-            args=arguments,
-        )
-    except (CurlicueError, OSError) as error:
-        _say(f"curlicue: {error}")
-        raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None

@@ -1,0 +1,373 @@
+"""Your own data: fit, embed, sample."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from rich.progress import Progress
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from curlicue.cli import console
+from curlicue.errors import ConfigError, DataError, RunError
+from curlicue.estimator import CURL, Array, Fact
+from curlicue.experiments.run import use_threads
+from curlicue.learn.events import ComponentBorn
+from curlicue.streams.files import Part, check_kind, parts, write, write_csv, write_grid
+
+BATCHES = 20  # learnt between two looks at whether to stop
+ROWS = 2000  # embedded at a time
+SAVE_EVERY = 60.0  # seconds
+STD = (0.01, 100.0)  # of columns that need no scaling, roughly
+FAR = 100.0  # standard deviations from 0 at which a mean is too far off
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learning:
+    """Settings of a new model."""
+
+    likelihood: Literal["gaussian", "bernoulli"] | None = None
+    """of real values, or of values in [0, 1] (default: bernoulli for images and other uint8 or bool, else gaussian)"""
+    n_z: int | None = None
+    """dimensions of the embedding (default: 16)"""
+    encoder: tuple[int, ...] | None = None
+    """hidden widths (default: 256 128)"""
+    decoder: tuple[int, ...] | None = None
+    """hidden widths (default: 256)"""
+    c_new: float | Literal["auto"] | None = None
+    """nats: a sample whose bound is lower is poorly explained; auto measures what is normal (default: auto)"""
+    n_new: int | None = None
+    """so many poorly explained samples make a new component (default: 100)"""
+    max_components: int | None = None
+    """at this number none is born any more (default: 100)"""
+    replay: Literal["mgr", "smgr", "none"] | None = None
+    """how it rehearses what it knows (default: mgr)"""
+    snapshots: str | None = None
+    """what it rehearses from: dynamic (just before each birth), never, or a number of steps (default: dynamic)"""
+    learning_rate: float | None = None
+    """of Adam (default: 0.001)"""
+    batch_size: int | None = None
+    """rows of a mini-batch (default: 100)"""
+    seed: int | None = None
+    """of all that is random in learning (default: 0)"""
+
+
+def fit(
+    files: Positional[tuple[Path, ...]],
+    /,
+    learning: OmitArgPrefixes[Learning],
+    *,
+    out: Path,
+    update: bool = False,
+    skip: int = 0,
+    epochs: int = 1,
+    threads: int | None = None,
+) -> None:
+    """Learn from the rows of files in their order, as a stream; Ctrl-C saves and says how to go on.
+
+    Args:
+        files: .npy, .npz, .csv, .parquet, or folders of images
+        out: the folder for the model
+        update: go on with the model that is there, with the settings it has
+        skip: pass over so many rows first
+        epochs: how often to go through all files
+        threads: for learning (default: all cores)
+    """
+    _check_call(files, learning, out, update, skip, epochs)
+    use_threads(threads)
+    pupil = _Pupil(out, learning, _load(out) if update else None, row=skip)
+    repeated = ["--epochs", str(epochs)] if epochs > 1 else []
+    repeated += [] if threads is None else ["--threads", str(threads)]
+    words = ["curlicue", "fit", *map(str, files), "--out", str(out), *repeated, "--update", "--skip"]
+    _teach(pupil, _pieces(files, epochs, pupil.rows), shlex.join(words))
+
+
+def embed(
+    model: Positional[Path], files: Positional[tuple[Path, ...]], /, out: Path | None = None, bound: bool = False
+) -> None:
+    """The component and the embedding of each row of files.
+
+    Args:
+        model: what `curlicue fit` saved
+        files: .npy, .npz, .csv, .parquet, or folders of images
+        out: a .csv, .parquet, .npz, or .npy (the embedding alone) file (default: CSV to the standard output)
+        bound: also the bound on the log-likelihood of each row, in nats
+    """
+    _check_files(files)
+    if out is not None:
+        check_kind(out)
+    _write(out, _embedded(_load(model), files, bound), "z")
+
+
+def sample(
+    model: Positional[Path],
+    /,
+    n: Annotated[int, arg(aliases=["-n"])] = 10,
+    component: int | None = None,
+    seed: int = 0,
+    out: Path | None = None,
+) -> None:
+    """New samples as the model imagines them, and the component of each.
+
+    Args:
+        model: what `curlicue fit` saved
+        n: how many
+        component: of this one only (default: of all, as often as they have been used)
+        seed: another one gives other samples
+        out: a .csv, .parquet, .npz, .npy (samples alone) or .png (of images) file (default: CSV to the standard output)
+    """
+    if out is not None:
+        check_kind(out, ".png")
+    x, y = _load(model).sample(n, component, random_state=seed)
+    if out is None or out.suffix.lower() != ".png":
+        _write(out, iter([{"component": y, "x": x}]), "x")
+    elif x.ndim == 3:
+        write_grid(out, x)
+    else:
+        shape = " × ".join(map(str, x.shape[1:]))
+        raise DataError(
+            f"A .png shows images [h, w], but {model} learnt samples of {shape} values. Choose .csv or .npy."
+        )
+
+
+# -- rows of files ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some rows of a file."""
+
+    path: Path
+    first: int  # rows before it in the file
+    before: int  # rows before it in the whole stream
+    x: Array  # [n, …]
+
+    @property
+    def end(self) -> int:
+        """Rows in the stream when it is over."""
+        return self.before + len(self.x)
+
+    @property
+    def where(self) -> str:
+        """For messages; rows count from 1."""
+        return f"{self.path}, rows {self.first + 1} to {self.first + len(self.x)}"
+
+    def after(self, row: int) -> _Piece:
+        """What of it comes after so many rows of the stream."""
+        n = max(0, row - self.before)
+        return replace(self, first=self.first + n, before=self.before + n, x=self.x[n:])
+
+
+def _pieces(files: Sequence[Path], epochs: int, rows: int) -> Iterator[_Piece]:
+    before = 0
+    for _ in range(epochs):
+        for path in files:
+            first = 0
+            for x in parts(path, rows):
+                yield _Piece(path, first, before, x)
+                first, before = first + len(x), before + len(x)
+        if not before:
+            raise DataError(f"There are no rows in {', '.join(map(str, files))}. Check the names.")
+
+
+def _check(piece: _Piece, n_features: int | None) -> None:
+    """DataError, with the place of what is wrong."""
+    if piece.x.dtype.kind not in "fiub":
+        raise DataError(f"{piece.where}: not all values are numbers ({piece.x.dtype}). Leave out what is none.")
+    x = piece.x.reshape(len(piece.x), -1)  # [n, D]
+    if n_features is not None and x.shape[1] != n_features:
+        remedy = "Give files with the same columns."
+        raise DataError(f"{piece.path} has {x.shape[1]} values a row, the model learnt from {n_features}. {remedy}")
+    bad = np.argwhere(~np.isfinite(x))
+    if len(bad):
+        row, column = bad[0]
+        place = f"{piece.path}, row {piece.first + row + 1}, column {column + 1}"
+        raise DataError(f"{place}: a value is {x[row, column]}. Fill it in, or leave out the row.")
+
+
+@contextmanager
+def _named(piece: _Piece) -> Iterator[None]:
+    """Whatever a model has against the rows, with their place and on one line."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValueError as error:
+        raise DataError(f"{piece.where}: {str(error).splitlines()[0]}") from error
+
+
+def _check_files(files: Sequence[Path]) -> None:
+    if not files:
+        raise DataError("No files were named. Give .npy, .npz, .csv, .parquet files or folders of images.")
+    for path in files:
+        parts(path)
+
+
+# -- learning -----------------------------------------------------------------------------------------------------
+
+
+def _check_call(files: Sequence[Path], learning: Learning, out: Path, update: bool, skip: int, epochs: int) -> None:
+    given = _given(learning)
+    if update and given:
+        raise ConfigError(f"--update goes on with the settings the model has. Leave out {console.options(given)}.")
+    if not update and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunError(f"{out} is there already. Go on learning with --update, or choose another --out.")
+    for name, value, low in (("skip", skip, 0), ("epochs", epochs, 1)):
+        if value < low:
+            raise ConfigError(f"The '{name}' setting must be an int in the range [{low}, inf). Got {value} instead.")
+    if learning.replay == "none" and learning.snapshots is not None:
+        raise ConfigError("--snapshots only matters with replay. Add --replay mgr or --replay smgr.")
+    _check_files(files)
+
+
+def _given(learning: Learning) -> dict[str, Any]:
+    return {name: value for name, value in asdict(learning).items() if value is not None}
+
+
+def _new(learning: Learning, x: Array) -> CURL:
+    """A model with the settings asked for, and for the kind of values in x."""
+    given = _given(learning)
+    if learning.likelihood is None:
+        given["likelihood"] = "bernoulli" if x.dtype in (np.uint8, np.bool_) else "gaussian"
+        console.show(f"Likelihood: {given['likelihood']}, for the values are {x.dtype}; --likelihood sets another")
+    if learning.replay == "none":
+        given["replay"] = None
+    if learning.snapshots not in (None, "dynamic", "never"):
+        if not str(learning.snapshots).isdecimal():
+            seen = repr(learning.snapshots)
+            raise ConfigError(f"--snapshots must be never, dynamic or a number of steps. Got {seen} instead.")
+        given["snapshots"] = int(str(learning.snapshots))
+    return CURL(random_state=given.pop("seed", 0), **given)
+
+
+def _warn_of_scale(piece: _Piece) -> None:
+    x = piece.x.reshape(len(piece.x), -1).astype(np.float64)
+    mean, std = x.mean(0), x.std(0)
+    odd = (std > 0) & ((std < STD[0]) | (std > STD[1]) | (np.abs(mean) > FAR * std))
+    if odd.any():
+        column = int(odd.argmax())
+        seen = f"mean {mean[column]:.3g} and standard deviation {std[column]:.3g}"
+        remedy = "Standardise all columns (mean 0, deviation 1), or little will be learnt."
+        console.say(f"Column {column + 1} of {piece.path} has {seen}. {remedy}")
+
+
+class _Pupil:
+    """A model in the making: how far it is in the stream, and when it was saved."""
+
+    def __init__(self, out: Path, learning: Learning, curl: CURL | None, row: int) -> None:
+        self.out, self.learning, self.curl = out, learning, curl
+        self.row, self.n = row, 0  # rows of the stream that are done; learnt now
+        self.saved, self.saved_row = time.monotonic(), row
+        batch_size = learning.batch_size if learning.batch_size is not None else CURL().batch_size
+        self.rows = BATCHES * max(1, batch_size if curl is None else curl.batch_size)
+
+    def learn(self, piece: _Piece) -> None:
+        """Go on with some rows; if they are bad, nothing changes."""
+        _check(piece, None if self.curl is None else self.curl.n_features_in_)
+        curl = self.curl or self._begin(piece)
+        curl.on_event = lambda fact: _tell(fact, piece)
+        with _named(piece):
+            curl.partial_fit(piece.x)
+        if not np.isfinite(curl.score_samples(piece.x[-1:])).all():
+            raise RunError(
+                f"{piece.where}: learning has diverged. Start anew with a lower --learning-rate or with other scales; "
+                f"what is saved in {self.out}, if anything, is as it was after row {self.saved_row}."
+            )
+        self.curl, self.row, self.n = curl, piece.end, self.n + len(piece.x)
+
+    def _begin(self, piece: _Piece) -> CURL:
+        curl = _new(self.learning, piece.x)
+        if curl.likelihood == "gaussian":
+            _warn_of_scale(piece)
+        return curl
+
+    def save(self) -> None:
+        """If there is anything new."""
+        if self.curl is not None and self.saved_row < self.row:
+            self.curl.save(self.out)
+        self.saved, self.saved_row = time.monotonic(), self.row
+
+    def save_now_and_then(self) -> None:
+        """From time to time, and say so: a killed process says nothing any more."""
+        if self.n and not self.out.exists():
+            self.out.mkdir(parents=True)  # if that cannot be done, it is told now
+        if self.curl is not None and time.monotonic() - self.saved > SAVE_EVERY:
+            self.save()
+            console.show(f"row {self.row}: K {self.curl.n_components_}, saved")
+
+
+def _tell(fact: Fact, piece: _Piece) -> None:
+    if isinstance(fact, ComponentBorn):
+        console.show(f"{piece.where}: component {fact.component} is born from {fact.parent}")
+
+
+def _teach(pupil: _Pupil, pieces: Iterator[_Piece], go_on: str) -> None:
+    """Show the pupil all pieces, unless it is stopped or one is bad; whatever happens, what it learnt is saved."""
+    skip = pupil.row
+    with console.stoppable() as stopped, console.rows_line() as line:
+        try:
+            whole = _lessons(pupil, pieces, stopped, line)
+        except DataError as error:
+            if not pupil.n:
+                raise
+            pupil.save()
+            told = f"What came before is learnt and saved. Go on with: {go_on} {pupil.row}"
+            raise DataError(f"{error} {told}") from error
+    if not whole:
+        pupil.save()
+        saved = f"nothing is lost. Go on with: {go_on} {pupil.row}" if pupil.curl else "nothing was learnt yet."
+        console.say(f"Stopped after row {pupil.row}; {saved}")
+        raise SystemExit(130)
+    if pupil.curl is None or not pupil.n:
+        raise ConfigError(f"--skip {skip} passes over all rows there are. Nothing was learnt; choose a smaller number.")
+    pupil.save()
+    K = pupil.curl.n_components_
+    console.show(f"{pupil.n} rows, {K} component{'s' * (K > 1)}, saved in {pupil.out}")
+
+
+def _lessons(pupil: _Pupil, pieces: Iterator[_Piece], stopped: list[int], line: Progress) -> bool:
+    """Whether it came to the end."""
+    task = line.add_task("", total=None, completed=pupil.row, K=1)
+    skip = pupil.row
+    for piece in pieces:
+        if stopped:
+            return False
+        if piece.end <= skip:
+            continue
+        pupil.learn(piece.after(skip))
+        pupil.save_now_and_then()
+        line.update(task, completed=pupil.row, K=pupil.curl.n_components_ if pupil.curl else 1)
+    return True
+
+
+# -- what was learnt ----------------------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> CURL:
+    if not (path / "config.json").is_file():
+        raise RunError(f"{path} holds no saved model. Make one with: curlicue fit FILE --out {shlex.quote(str(path))}")
+    return CURL.load(path)
+
+
+def _embedded(curl: CURL, files: Sequence[Path], bound: bool) -> Iterator[Part]:
+    for piece in _pieces(files, 1, ROWS):
+        _check(piece, curl.n_features_in_)
+        with _named(piece):
+            part: Part = {"component": curl.predict(piece.x), "embedding": curl.transform(piece.x)}
+            if bound:
+                part["bound"] = curl.score_samples(piece.x)
+        yield part
+
+
+def _write(out: Path | None, samples: Iterator[Part], letter: str) -> None:
+    if out is None:
+        write_csv(sys.stdout, samples, letter)
+    else:
+        write(out, samples, letter)
