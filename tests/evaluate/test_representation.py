@@ -63,7 +63,8 @@ def row_by_row(model: MixtureVAE, x: Tensor) -> Tensor:
     for row in x:
         h = model.encode(row[None])
         k = int(model.log_q_y(h)[0].argmax())
-        raw = h[0] @ model.heads["q_z_weight"][k] + model.heads["q_z_bias"][k]
+        weight, bias = model.q_z_weight + model.heads["q_z_weight"][k], model.q_z_bias + model.heads["q_z_bias"][k]
+        raw = h[0] @ weight + bias
         rows.append(raw[: model.n_z])
     return torch.stack(rows)
 
