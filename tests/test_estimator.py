@@ -45,12 +45,17 @@ def whole(curl: CURL) -> bytes:
     return curl._engine.to_bytes()
 
 
-@pytest.fixture
-def curl() -> CURL:
-    """It has grown, remembers itself and is in the middle of a stream."""
+@pytest.fixture(scope="module")
+def kept() -> bytes:
+    """A model that has grown, remembers itself and is in the middle of a stream."""
     grown = eager(batch_size=10).partial_fit(rows(2500))
     assert grown.n_components_ > 1
-    return grown
+    return pickle.dumps(grown)
+
+
+@pytest.fixture
+def curl(kept: bytes) -> CURL:
+    return pickle.loads(kept)
 
 
 # -- scikit-learn ----------------------------------------------------------------------------------------------------

@@ -52,14 +52,16 @@ Fact = ComponentBorn | SnapshotTaken | BirthRefused
 
 FORMAT = 1  # of a saved directory
 LATEST = 10_000  # events that are kept
-WINDOW = 20  # times n_new: real samples within which D_new must fill when c_new is measured
+DEVIATIONS = 2.0  # below what is normal: c_new "auto". A few of a hundred samples lie there when nothing changes
+WINDOW = 5  # times n_new: real samples within which D_new must fill then. A fifth of the latest: something has changed
+PASSES = 100  # over D_new, so that a newborn has its own from the start
 LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float32 room for sums and small variances
 
 
 class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Clusters and embeddings of an unlabelled, shifting stream, without forgetting what it showed before.
 
-    Component ids count births, from 0, and never change their meaning by themselves: none is removed, merged or reused.
+    Component ids count births, from 0: none is removed, merged or reused, and replay holds each to what it stands for.
     `partial_fit` and predictions may be called from several threads: a lock is held for one mini-batch at a time.
 
     Parameters
@@ -71,7 +73,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     c_new : nats; a sample whose bound is lower is poorly explained. "auto" measures it against what is normal now.
     n_new : so many poorly explained samples make a new component.
     max_components : at this number none is born any more, and the components there are learn what comes.
-    replay : "mgr", "smgr" (components keep to what they dreamt) or None.
+    replay : "smgr" (components keep to what they dreamt), "mgr" (they may change their meaning) or None.
     snapshots : "dynamic" (before each birth), "never", or every so many steps.
     learning_rate : of Adam.
     batch_size : rows of a mini-batch.
@@ -98,7 +100,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         c_new: float | Literal["auto"] = "auto",
         n_new: int = 100,
         max_components: int | None = 100,
-        replay: Literal["mgr", "smgr"] | None = "mgr",
+        replay: Literal["mgr", "smgr"] | None = "smgr",
         snapshots: Literal["dynamic", "never"] | int = "dynamic",
         learning_rate: float = 1e-3,
         batch_size: int = 100,
@@ -174,7 +176,9 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         n_new = _plain(self.n_new)
         expansion = ExpansionConfig(
             c_new=None if measured else float(self.c_new),
+            deviations=DEVIATIONS,
             window=WINDOW * n_new if measured else None,
+            passes=PASSES,
             n_new=n_new,
             max_components=_plain(self.max_components),
         )

@@ -48,7 +48,7 @@ class Learning:
     max_components: int | None = None
     """at this number none is born any more (default: 100)"""
     replay: Literal["mgr", "smgr", "none"] | None = None
-    """how it rehearses what it knows (default: mgr)"""
+    """how it rehearses what it knows (default: smgr)"""
     snapshots: str | None = None
     """what it rehearses from: dynamic (just before each birth), never, or a number of steps (default: dynamic)"""
     learning_rate: float | None = None

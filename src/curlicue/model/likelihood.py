@@ -38,6 +38,7 @@ class GaussianNoise(nn.Module):
     """Real x; the decoder gives the mean, and each feature has one learnt variance."""
 
     VAR_FLOOR = 1e-3  # of standardised data: a constant feature cannot push the bound to infinity
+    PACE = 20.0  # Adam moves any parameter by so much a step: without it the noise would be far off for long
 
     def __init__(self, n_x: int) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class GaussianNoise(nn.Module):
     @property
     def var(self) -> Tensor:
         """The variance of each feature around its mean."""
-        return softplus(self.raw_var) + self.VAR_FLOOR
+        return softplus(self.PACE * self.raw_var) + self.VAR_FLOOR
 
     def log_p(self, x: Tensor, out: Tensor) -> Tensor:
         """Σ log N(x; out, var)."""
