@@ -14,6 +14,7 @@ import pytest
 import scipy.sparse
 import torch
 from sklearn.base import clone
+from sklearn.datasets import make_blobs
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -323,6 +324,28 @@ def test_a_new_world_brings_a_birth_and_the_old_one_keeps_its_component():
     old, new = curl.predict(rows(200, seed=5000)), curl.predict(rows(200, centre=8, seed=5001))
     assert np.mean(old == 0) > 0.9
     assert np.mean(new == 0) < 0.1
+
+
+def kinds(n: int, dimensions: int, batches: int) -> list[np.ndarray]:
+    """Rows of n clusters, standardised as a whole; for each cluster so many batches of 100."""
+    X, y = make_blobs(3000, n_features=dimensions, centers=n, center_box=(-8, 8), random_state=3)
+    X, rng = StandardScaler().fit_transform(X), np.random.default_rng(0)
+    return [rng.choice(X[y == kind], 100 * batches) for kind in range(n)]
+
+
+def test_the_defaults_find_each_kind_that_comes_and_tell_all_apart_in_the_end():
+    shown = kinds(4, dimensions=10, batches=100)
+    curl = CURL(random_state=0)
+    for X in shown:
+        curl.partial_fit(X)
+    assert curl.n_components_ == 4
+    assert [np.bincount(curl.predict(X)).argmax() for X in shown] == [0, 1, 2, 3]
+    assert all(np.mean(curl.predict(X) == kind) > 0.9 for kind, X in enumerate(shown))
+
+
+def test_with_the_defaults_what_never_changes_brings_no_birth():
+    X = np.concatenate(kinds(4, dimensions=10, batches=100))
+    assert CURL(random_state=0).partial_fit(np.random.default_rng(0).permutation(X)).n_components_ == 1
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ FORMAT = 1  # of a saved directory
 LATEST = 10_000  # events that are kept
 DEVIATIONS = 2.0  # below what is normal: c_new "auto". A few of a hundred samples lie there when nothing changes
 WINDOW = 5  # times n_new: real samples within which D_new must fill then. A fifth of the latest: something has changed
+WAIT = 20  # mini-batches after a birth until D_new may collect again: what comes meanwhile is taken for normal
 PASSES = 100  # over D_new, so that a newborn has its own from the start
 LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float32 room for sums and small variances
 
@@ -178,6 +179,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             c_new=None if measured else float(self.c_new),
             deviations=DEVIATIONS,
             window=WINDOW * n_new if measured else None,
+            wait=WAIT,
             passes=PASSES,
             n_new=n_new,
             max_components=_plain(self.max_components),

@@ -120,15 +120,15 @@ def test_a_measured_threshold_takes_what_is_far_below_normal_and_learns_only_fro
     assert d_new.normal.n == 102
 
 
-def test_while_nothing_may_join_all_that_is_seen_becomes_normal():
-    d_new = buffer(c_new=None, wait=50)
+def test_while_nothing_may_join_what_is_poor_is_taken_for_normal_but_only_as_far_as_the_line():
+    d_new, expected = buffer(c_new=None, wait=50), Normal()
     d_new.consider(torch.zeros(100, 2), torch.linspace(-110, -90, 100), t=0)
     d_new.consider(X, torch.full((4,), -300.0), t=1)
     d_new.empty()
-    before = d_new.normal.mean
+    expected.update(torch.linspace(-110, -90, 100))
+    expected.update(torch.tensor([d_new.c_new] * 4))
     d_new.consider(X, torch.full((4,), -300.0), t=2)
-    assert d_new.normal.mean < before
-    assert d_new.normal.n == 104
+    assert vars(d_new.normal) == pytest.approx(vars(expected))
 
 
 def test_the_parent_has_the_greatest_summed_posterior():

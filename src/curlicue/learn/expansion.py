@@ -62,9 +62,10 @@ class PoorlyModelled:
 
     def consider(self, x: Tensor, bound: Tensor, t: int) -> int:
         """Add the poorly explained of a real batch; return how many they are."""
-        poor = bound < self.c_new if self.eligible(t) else torch.zeros_like(bound, dtype=torch.bool)  # [B]
-        if self.config.c_new is None:
-            self.normal.update(bound[~poor])
+        line = self.c_new
+        poor = bound < line if self.eligible(t) else torch.zeros_like(bound, dtype=torch.bool)  # [B]
+        if self.config.c_new is None:  # while D_new may not collect, what is poor counts as if it lay on the line
+            self.normal.update(bound[~poor].clamp_min(line))
         places = poor.nonzero().squeeze(1)
         if len(places):
             kept = self.samples if len(self.samples) else x[:0]
