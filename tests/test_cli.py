@@ -333,11 +333,11 @@ REFUSED: list[tuple[str, str]] = [
     ("--snapshots 0", AT_LEAST_1.format("steps", 0)),
     (
         "--snapshots often",
-        "--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got 'often' instead.",
+        "--snapshots must be never, dynamic, change, T, 0.1T or a number of steps. Got 'often' instead.",
     ),
     (
         "--snapshots -3",
-        "--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got '-3' instead.",
+        "--snapshots must be never, dynamic, change, T, 0.1T or a number of steps. Got '-3' instead.",
     ),
     (
         "--replay none --snapshots T",

@@ -136,6 +136,48 @@ def test_images_are_learnt_as_pixels(command):
     assert CURL.load("other").likelihood == "gaussian"
 
 
+def zeros_and_ones(n: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 2, (n, D), dtype=np.uint8)
+
+
+@pytest.mark.parametrize("dark", [0, 200])  # rows of 0 alone tell nothing
+def test_zeros_and_ones_of_uint8_are_learnt_as_bool(command, dark):
+    x = zeros_and_ones(530)
+    x[:dark] = 0
+    np.save("a.npy", x)
+    np.save("b.npy", x.astype(bool))
+    answer = command("fit", "a.npy", "--out", "model", *TINY)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("Likelihood: bernoulli, for the values are ")
+    assert command("fit", "b.npy", "--out", "other", *TINY).code == 0
+    assert saved("model") == saved("other")
+    assert command("embed", "model", "a.npy").out == command("embed", "model", "b.npy").out != ""
+    for out, file in (("model", "a.npy"), ("other", "b.npy")):
+        assert command("fit", file, "--out", out, "--update", "--skip", 217, "--threads", 1).code == 0
+    assert saved("model") == saved("other")
+
+
+def test_pixels_after_zeros_and_ones_are_told_with_their_rows_and_may_be_skipped(command):
+    x = zeros_and_ones(630)
+    x[250] = 7
+    np.save("a.npy", x)
+    answer = command("fit", "a.npy", "--out", "model", *TINY)
+    assert answer.code == 1
+    assert answer.err.startswith(
+        "curlicue: a.npy, rows 201 to 400: a value is 7, but the first rows of uint8 are all of 0 and 1. "
+        "Give either zeros and ones or pixels of 0 to 255. What came before is learnt and saved. Go on with: "
+    )
+    assert command("fit", "a.npy", "--out", "model", "--update", "--skip", 251, "--threads", 1).code == 0
+
+
+def test_zeros_and_ones_may_be_learnt_as_real_values(command):
+    np.save("a.npy", zeros_and_ones(30))
+    np.save("b.npy", zeros_and_ones(30).astype(float))
+    assert command("fit", "a.npy", "--out", "model", "--likelihood", "gaussian", *TINY).code == 0
+    assert command("fit", "b.npy", "--out", "other", *TINY).code == 0
+    assert saved("model") == saved("other")
+
+
 def test_every_setting_arrives(command):
     np.save("a.npy", rows(30))
     given = Learning(
@@ -169,7 +211,7 @@ def test_every_setting_arrives(command):
 
 def test_the_help_tells_the_defaults_that_the_estimator_has():
     source = inspect.getsource(Learning)
-    told = dict(re.findall(r'    (\w+): .*= None\n    """.*\(default: ([^)]*)\)"""', source))
+    told = dict(re.findall(r'    (\w+): .*= None\n    """[^"]*\(default: ([^)]*)\)"""', source))
     assert told.keys() == {field.name for field in fields(Learning)}
     assert told.pop("seed") == "0"
     assert told.pop("likelihood").startswith("bernoulli for images")
@@ -242,7 +284,8 @@ REFUSED = [
         "a.npy a.txt --out model",
         "a.txt is of no kind that can be read. Give .npy, .npz, .csv, .parquet, or a folder of images.",
     ),
-    ("a.npy --out there", "there is there already. Go on learning with --update, or choose another --out."),
+    ("a.npy --out there", "there is there already. It holds no saved model: choose another --out."),
+    ("a.npy --out a.txt", "a.txt is there already. It holds no saved model: choose another --out."),
     (
         "a.npy --out model --update",
         "model holds no saved model. Make one with: curlicue fit FILE --out model",
@@ -259,14 +302,14 @@ REFUSED = [
     ),
     (
         "a.npy --out model --snapshots often --likelihood gaussian",
-        "--snapshots must be never, dynamic or a number of steps. Got 'often' instead.",
+        "--snapshots must be never, dynamic, change or a number of steps. Got 'often' instead.",
     ),
     (
         "a.npy --out model --replay none --snapshots 3",
         "--snapshots only matters with replay. Add --replay mgr or --replay smgr.",
     ),
     (
-        "a.npy --out model --likelihood gaussian --batch-size 0",
+        "a.npy --out model --batch-size 0",
         "The 'batch_size' setting must be an int in the range [1, inf). Got 0 instead.",
     ),
     ("empty.csv --out model", "There are no rows in empty.csv. Check the names."),
@@ -413,7 +456,7 @@ def test_a_stopped_fit_saves_and_the_command_it_names_ends_as_if_never_stopped(c
         time.sleep(0.005)
     process.send_signal(number)
     _, errors = process.communicate()
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     told = re.fullmatch(r"Stopped after row (\d+); nothing is lost\. Go on with: curlicue (fit .*)\n", errors)
     assert told
     n = int(told[1])
@@ -425,13 +468,35 @@ def test_a_stopped_fit_saves_and_the_command_it_names_ends_as_if_never_stopped(c
     assert saved("model") == never_stopped
 
 
-def test_a_fit_that_is_stopped_before_it_began_leaves_nothing(command, monkeypatch):
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_fit_that_is_stopped_before_it_began_leaves_nothing(command, monkeypatch, number, code):
     np.save("a.npy", rows(30))
     monkeypatch.setattr(model, "use_threads", lambda threads: None)
-    monkeypatch.setattr(console, "rows_line", lambda f=console.rows_line: (signal.raise_signal(signal.SIGINT), f())[1])
+    monkeypatch.setattr(console, "rows_line", lambda f=console.rows_line: (signal.raise_signal(number), f())[1])
     answer = command("fit", "a.npy", "--out", "model", *TINY)
-    assert (answer.code, answer.out, answer.err) == (130, "", "Stopped after row 0; nothing was learnt yet.\n")
+    assert (answer.code, answer.out, answer.err) == (code, "", "Stopped after row 0; nothing was learnt yet.\n")
     assert not Path("model").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_fit_that_is_stopped_twice_ends_at_once_and_names_no_way_on(command, monkeypatch, number, code):
+    np.save("a.npy", rows(30))
+    twice = lambda self, X: (signal.raise_signal(number), signal.raise_signal(number))  # noqa: E731
+    monkeypatch.setattr(CURL, "partial_fit", twice)
+    answer = command("fit", "a.npy", "--out", "model", *TINY)
+    assert (answer.code, answer.out, answer.err) == (code, "", "")
+    assert not Path("model").exists()
+
+
+def test_what_a_killed_first_save_left_behind_does_not_hinder_the_next(command):
+    np.save("a.npy", rows(30))
+    Path("model").mkdir()
+    Path("model/.state-0123456789abcdef.safetensors.77.part").write_bytes(b"half")
+    assert command("fit", "a.npy", "--out", "model", *TINY).code == 0
+    assert sorted(path.suffix for path in Path("model").iterdir()) == [".json", ".safetensors"]
+    answer = command("fit", "a.npy", "--out", "model", *TINY)
+    told = "model is there already. Go on learning with --update, or choose another --out."
+    assert (answer.code, answer.out, answer.err) == (1, "", f"curlicue: {told}\n")
 
 
 def test_now_and_then_it_is_saved_and_says_at_which_row(command, monkeypatch):

@@ -136,7 +136,7 @@ def test_a_whole_number_will_do_for_a_float():
         ),
         (
             {"learner": {"replay": {"snapshots": {"steps": 5}}}},
-            "config.learner.replay.snapshots must be typed ['Never', 'Every', 'BeforeBirth']. "
+            "config.learner.replay.snapshots must be typed ['Never', 'Every', 'BeforeBirth', 'AtChange']. "
             "Got {'steps': 5} instead.",
         ),
     ],

@@ -235,7 +235,7 @@ def test_values_that_no_bernoulli_can_have_are_refused(X, message):
         ({"replay": "all"}, "The 'replay' setting must be one of 'mgr', 'smgr', None. Got 'all'"),
         (
             {"snapshots": "often"},
-            "The 'snapshots' setting must be 'dynamic', 'never' or a number of steps. Got 'often'",
+            "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 'often'",
         ),
         ({"n_z": 0}, "The 'n_z' setting must be an int in the range [1, inf). Got 0"),
         ({"batch_size": 0}, "The 'batch_size' setting must be an int in the range [1, inf). Got 0"),

@@ -159,7 +159,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"likelihood": "gaussian", "snapshots": 7, "c_new": "auto", "n_new": 5},
     {"likelihood": "bernoulli", "replay": None, "n_new": 30},
 ]
-AGES = [1, 98 * B, 190 * B, 315 * B]  # rows: at the start, just before the first birth, half grown, at the cap
+AGES = [1, 98 * B, 110 * B, 315 * B]  # rows: at the start, just before the first birth, half grown, at the cap
 READING = ["predict", "predict_proba", "transform", "score_samples", "reconstruct"]
 
 

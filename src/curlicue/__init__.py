@@ -12,6 +12,7 @@
 """
 
 from curlicue.config import (
+    AtChange,
     BeforeBirth,
     Drift,
     Every,
@@ -39,6 +40,7 @@ from curlicue.version import __version__
 
 __all__ = [
     "CURL",
+    "AtChange",
     "BeforeBirth",
     "BirthRefused",
     "ComponentBorn",

@@ -113,7 +113,12 @@ class BeforeBirth:
     """A snapshot just before each expansion ("dynamic")."""
 
 
-Snapshots = Never | Every | BeforeBirth
+@dataclass(frozen=True)
+class AtChange:
+    """Just before each expansion, and when other components explain the stream than have done for some time."""
+
+
+Snapshots = Never | Every | BeforeBirth | AtChange
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import os
+import re
+import secrets
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -21,6 +28,7 @@ from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 from torch import Generator, Tensor
 
 from curlicue.config import (
+    AtChange,
     BeforeBirth,
     Emission,
     Every,
@@ -37,7 +45,7 @@ from curlicue.config import (
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.evaluate.representation import CHUNK, bounds, embed, posterior, reconstruct
 from curlicue.learn.checkpoint import Checkpoint, to_bytes
-from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
+from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.expansion import NOBODY
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import PI_FLOOR
@@ -46,15 +54,25 @@ from curlicue.records import write_atomically
 from curlicue.rng import Rng, named_generator
 from curlicue.version import __version__
 
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
 Array = npt.NDArray[Any]
 Fact = ComponentBorn | SnapshotTaken | BirthRefused
 """What `events_` and `on_event` tell: everything but the single steps."""
 
 FORMAT = 1  # of a saved directory
 LATEST = 10_000  # events that are kept
+STATE = re.compile(r"state-[0-9a-f]{16}\.safetensors")  # named after its contents
+PART = re.compile(rf"\.({STATE.pattern}|config\.json)\.\d+\.part")  # what `write_atomically` had not finished
+TRIES = 5  # to load while others save
+BEGINNING = threading.Lock()  # of any model: two threads that find none yet must not make two
 DEVIATIONS = 2.0  # below what is normal: c_new "auto". A few of a hundred samples lie there when nothing changes
 WINDOW = 5  # times n_new: real samples within which D_new must fill then. A fifth of the latest: something has changed
-WAIT = 20  # mini-batches after a birth until D_new may collect again: what comes meanwhile is taken for normal
+WAIT = 20  # mini-batches after a birth until D_new may collect again
 PASSES = 100  # over D_new, so that a newborn has its own from the start
 LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float32 room for sums and small variances
 
@@ -62,8 +80,11 @@ LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float
 class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Clusters and embeddings of an unlabelled, shifting stream, without forgetting what it showed before.
 
-    Component ids count births, from 0: none is removed, merged or reused, and replay holds each to what it stands for.
-    `partial_fit` and predictions may be called from several threads: a lock is held for one mini-batch at a time.
+    Component ids count births, from 0: none is removed, merged or reused, and with "smgr" replay holds each to what it
+    stood for at the latest snapshot. Settings are read when learning begins, later only `batch_size` and `on_event`.
+    `partial_fit` and predictions may be called from several threads. A lock keeps them apart: learning holds it for one
+    mini-batch at a time, a prediction for all of its rows, so that these come from one and the same model. Ctrl-C in
+    the main thread takes effect between two mini-batches.
 
     Parameters
     ----------
@@ -75,7 +96,8 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     n_new : so many poorly explained samples make a new component.
     max_components : at this number none is born any more, and the components there are learn what comes.
     replay : "smgr" (components keep to what they dreamt), "mgr" (they may change their meaning) or None.
-    snapshots : "dynamic" (before each birth), "never", or every so many steps.
+    snapshots : "change" (before each birth, and when other components explain the stream than did before), "dynamic"
+        (before each birth only, as in the paper), "never", or every so many steps.
     learning_rate : of Adam.
     batch_size : rows of a mini-batch.
     epochs : how often `fit` goes through X, in random order.
@@ -102,7 +124,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         n_new: int = 100,
         max_components: int | None = 100,
         replay: Literal["mgr", "smgr"] | None = "smgr",
-        snapshots: Literal["dynamic", "never"] | int = "dynamic",
+        snapshots: Literal["change", "dynamic", "never"] | int = "change",
         learning_rate: float = 1e-3,
         batch_size: int = 100,
         epochs: int = 10,
@@ -128,23 +150,26 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Learn from X anew, in random order, `epochs` times. `y` is ignored."""
+        settings, size = self._settings(), _whole("batch_size", self.batch_size)
         rows, shape = self._rows(X, reset=True)
-        self._begin(rows.shape[1], shape)
+        self._begin(settings, rows.shape[1], shape)
         for _ in range(self.epochs):
             order = torch.randperm(len(rows), generator=self._engine.learner.rng.data).numpy()
-            for start in range(0, len(rows), self.batch_size):
-                self._learn(self._tensor(rows[np.sort(order[start : start + self.batch_size])]))
+            for start in range(0, len(rows), size):
+                self._learn(self._tensor(rows[np.sort(order[start : start + size])]))
         self.labels_ = self.predict(X)
         return self
 
     def partial_fit(self, X: Any, y: object = None) -> Self:
         """Go on learning, from the rows of X in their order. `y` is ignored."""
-        first = not hasattr(self, "_engine")
-        rows, shape = self._rows(X, reset=first)
-        if first:
-            self._begin(rows.shape[1], shape)
-        for start in range(0, len(rows), self.batch_size):
-            self._learn(self._tensor(rows[start : start + self.batch_size]))
+        size = _whole("batch_size", self.batch_size)
+        with BEGINNING:
+            settings = None if hasattr(self, "_engine") else self._settings()
+            rows, shape = self._rows(X, reset=settings is not None)
+            if settings is not None:
+                self._begin(settings, rows.shape[1], shape)
+        for start in range(0, len(rows), size):
+            self._learn(self._tensor(rows[start : start + size]))
         return self
 
     def fit_stream(self, stream: Iterable[Any], progress: bool = False) -> Self:
@@ -153,15 +178,20 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             self.partial_fit(_samples_of(batch))
         return self
 
-    def _begin(self, n_x: int, shape: tuple[int, ...]) -> None:
-        """A model that knows nothing yet, with the settings there are now."""
-        model = from_json(ModelConfig, to_json(self._model_config()), "model")  # which also looks at the types
-        learner = from_json(LearnerConfig, to_json(self._learner_config()), "learner")
-        for name in ("batch_size", "epochs"):
-            if not isinstance(value := getattr(self, name), int | np.integer) or value < 1:
-                raise ConfigError(f"The {name!r} setting must be an int in the range [1, inf). Got {value!r} instead.")
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
-        self._engine = _Engine(model, learner, n_x, shape, seed)
+    def _settings(self) -> tuple[ModelConfig, LearnerConfig]:
+        """Checked, types and all."""
+        _whole("epochs", self.epochs)
+        try:
+            model, learner = to_json(self._model_config()), to_json(self._learner_config())
+        except TypeError as error:
+            raise ConfigError(f"A setting is of a type that it cannot have: {error}. See help(CURL).") from error
+        return from_json(ModelConfig, model, "model"), from_json(LearnerConfig, learner, "learner")
+
+    def _begin(self, settings: tuple[ModelConfig, LearnerConfig], n_x: int, shape: tuple[int, ...]) -> None:
+        """A model that knows nothing yet."""
+        state = self.random_state
+        seed = secrets.randbits(31) if state is None else check_random_state(state).randint(np.iinfo(np.int32).max)
+        self._engine = _Engine(*settings, n_x, shape, int(seed))
 
     def _model_config(self) -> ModelConfig:
         _one_of("likelihood", self.likelihood, tuple(map(str, Likelihood)))
@@ -179,6 +209,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             c_new=None if measured else float(self.c_new),
             deviations=DEVIATIONS,
             window=WINDOW * n_new if measured else None,
+            burn_in=0 if measured else 100,  # what is normal is measured from the start, and needs no other
             wait=WAIT,
             passes=PASSES,
             n_new=n_new,
@@ -194,7 +225,8 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     def _learn(self, x: Tensor) -> None:
         """One mini-batch and the rehearsal that follows it; events are told when the lock is free again."""
-        facts = self._engine.learn(x)
+        with _undisturbed():
+            facts = self._engine.learn(x)
         if self.on_event is not None:
             for fact in facts:
                 self.on_event(fact)
@@ -222,7 +254,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         return float(self.score_samples(X).mean())
 
     def reconstruct(self, X: Any) -> npt.NDArray[np.float32]:
-        """X as the model sees it: the mean of p(x|z) at the embedding of each row, in the shape of X."""
+        """X as the model sees it: the mean of p(x|z) at the embedding of each row, in the shape it learnt."""
         return self._shaped(self._read(X, reconstruct))
 
     def sample(
@@ -233,12 +265,11 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         With the same `random_state` they are the same; without one, others at each call.
         """
         check_is_fitted(self)
-        if n < 1:
-            raise ConfigError(f"The 'n' setting must be an int in the range [1, inf). Got {n!r} instead.")
-        if component is not None and not 0 <= component < self.n_components_:
-            raise ConfigError(f"There are the components 0 to {self.n_components_ - 1}. Got {component!r} instead.")
-        rng = None if random_state is None else named_generator(random_state, "sampling")
-        x, y = self._engine.sample(n, component, rng)
+        known = range(self.n_components_)
+        if component is not None and not (isinstance(component, int | np.integer) and component in known):
+            raise ConfigError(f"There are the components 0 to {len(known) - 1}. Got {component!r} instead.")
+        rng = None if random_state is None else named_generator(_whole("random_state", random_state, 0), "sampling")
+        x, y = self._engine.sample(_whole("n", n), component, rng)
         return self._shaped(x.numpy()), y.numpy()
 
     @property
@@ -249,16 +280,17 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     @property
     def events_(self) -> list[Fact]:
-        """Births, refused births and snapshots, the latest last; without the samples that `on_event` is given."""
+        """Births, refused births and snapshots, the latest 10,000; without the samples that `on_event` is given."""
         check_is_fitted(self)
-        return list(self._engine.events)
+        with self._engine.lock:
+            return list(self._engine.events)
 
     def _read(self, X: Any, what: Callable[[MixtureVAE, Tensor], Tensor]) -> Array:
         check_is_fitted(self)
-        rows, _ = self._rows(X, reset=False)
-        parts = [self._tensor(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)]
-        with self._engine.lock:
-            return torch.cat([what(self._engine.learner.model, x) for x in parts]).numpy()
+        engine, (rows, _) = self._engine, self._rows(X, reset=False)
+        with engine.lock:
+            model, starts = engine.learner.model, range(0, len(rows), CHUNK)
+            return torch.cat([what(model, self._tensor(rows[start : start + CHUNK])) for start in starts]).numpy()
 
     def _shaped(self, rows: Array) -> Array:
         return rows.reshape(len(rows), *self._engine.shape)
@@ -273,21 +305,24 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         if shape is not None:
             X = X.reshape(len(X), -1) if X.size else X.reshape(0, max(1, int(np.prod(shape))))
         rows = check_array(X, dtype="numeric", estimator=self, input_name="X")
-        self._check_range(rows)
-        validate_data(self, X, reset=reset, skip_check_array=True)
-        return rows, tuple(shape or rows.shape[1:])
-
-    def _check_range(self, rows: Array) -> None:
         if rows.dtype.kind not in "biuf":
             raise DataError(f"X must hold numbers. Got {rows.dtype} instead. Convert it.")
+        self._check_range(rows, reset)
+        validate_data(self, X, reset=reset, skip_check_array=True)
+        learnt = self._engine.shape if not reset and shape is not None else None
+        if learnt is not None and len(learnt) > 1 and shape != learnt:
+            raise DataError(f"X has samples of the shape {shape}, the model learnt {learnt}. Give them like that.")
+        return rows, tuple(shape or rows.shape[1:])
+
+    def _check_range(self, rows: Array, reset: bool) -> None:
         low, high = rows.min(), rows.max()
-        if self.likelihood != "bernoulli":
+        if (self.likelihood if reset else self._engine.model.likelihood) != "bernoulli":
             if (largest := max(abs(float(low)), abs(float(high)))) > LARGEST:
                 raise DataError(
                     f"X has values up to {largest:.3g}: to learn from them takes more than float32 holds. Scale them."
                 )
         elif rows.dtype == np.uint8:
-            if high == 1:
+            if high == 1 and reset:
                 raise DataError(
                     "X is uint8 with values of 0 and 1, but uint8 is read as pixels of 0 to 255. "
                     "Give zeros and ones as bool or as floats."
@@ -301,7 +336,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def _tensor(self, rows: Array) -> Tensor:
         """float32 [n, D], a copy."""
         x = torch.from_numpy(np.array(rows, dtype=np.float32))
-        return x / 255 if self.likelihood == "bernoulli" and rows.dtype == np.uint8 else x
+        return x / 255 if self._engine.model.likelihood == "bernoulli" and rows.dtype == np.uint8 else x
 
     # -- scikit-learn -----------------------------------------------------------------------------------------------
 
@@ -333,11 +368,22 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def save(self, path: str | Path) -> None:
         """Keep everything in the directory `path`; a crash leaves what was there before, or this, whole.
 
-        `on_event` is not kept, and of `random_state` only a number.
+        `on_event`, `labels_` and `set_output` are not kept, and of `random_state` only a number.
         """
         check_is_fitted(self)
         path, contents = Path(path), self._engine.to_bytes()
-        state = f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors"
+        config = self._config(_state_name(contents))
+        path.mkdir(parents=True, exist_ok=True)
+        with _alone_in(path):
+            _refuse_what_is_not_ours(path)
+            write_atomically(path / config["state"], contents)
+            write_atomically(path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
+            for other in path.iterdir():  # states before this one, and parts of saves that were killed
+                if other.name != config["state"] and (STATE.fullmatch(other.name) or PART.fullmatch(other.name)):
+                    other.unlink()
+
+    def _config(self, state: str) -> dict[str, Any]:
+        """config.json."""
         parameters = {name: value for name, value in self.get_params().items() if name != "on_event"}
         if not isinstance(self.random_state, int | np.integer):
             parameters["random_state"] = None
@@ -349,23 +395,21 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             "feature_names_in": list(getattr(self, "feature_names_in_", [])) or None,
             "state": state,
         }
-        config["sha256"] = _digest(config)
-        write_atomically(path / state, contents)
-        write_atomically(path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
-        for other in (*path.glob("state-*.safetensors"), *path.glob(".*.part")):  # parts: of saves that were killed
-            if other.name != state:
-                other.unlink()
+        return {**config, "sha256": _digest(config)}
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """What `save` kept. No code in the files is run, whatever they hold."""
         path = Path(path)
-        config = _read_config(path)
-        try:
-            contents = (path / config["state"]).read_bytes()
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise RunError(f"{path} is not whole: {error}. Save the model again, or take a backup.") from error
-        if f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors" != config["state"]:
+        for tries_left in reversed(range(TRIES)):
+            config = _read_config(path)
+            try:
+                contents = (path / config["state"]).read_bytes()
+                break
+            except OSError as error:
+                if not tries_left:  # otherwise another save has just replaced it
+                    raise RunError(f"{path} is not whole: {error}. Save the model again, or take a backup.") from error
+        if _state_name(contents) != config["state"]:
             raise RunError(f"{path / config['state']} is not as it was saved. Save the model again, or take a backup.")
         try:
             return cls._of(config, contents, str(path / config["state"]))
@@ -400,6 +444,7 @@ class _Engine:
         """A mini-batch, and the rehearsal that is then due; what they brought about."""
         with self.lock:
             events = self.learner.observe(x)
+            _check_that_it_converges(events)
             if self.learner.rehearsal_due:
                 events.append(self.learner.rehearse())
             facts = [event for event in events if not isinstance(event, StepTaken)]
@@ -430,13 +475,23 @@ class _Engine:
     @classmethod
     def from_bytes(cls, contents: bytes, name: str) -> _Engine:
         """The inverse of `to_bytes`."""
-        checkpoint = Checkpoint.of(contents, name)
+        checkpoint = Checkpoint.of(contents, name, remedy="Save the model again, or take a backup.")
         extra = checkpoint.extra
         model = from_json(ModelConfig, extra["model"])
-        engine = cls(model, from_json(LearnerConfig, extra["learner"]), extra["n_x"], tuple(extra["shape"]), seed=0)
+        engine = cls(
+            model, from_json(LearnerConfig, extra["learner"]), extra["n_x"], tuple(extra["shape"]), secrets.randbits(31)
+        )
         checkpoint.restore(engine.learner)
         engine.events.extend(_fact(**event) for event in extra["events"])
         return engine
+
+
+def _check_that_it_converges(events: list[Event]) -> None:
+    """RunError if not: what comes after is of no use."""
+    for event in events:
+        if isinstance(event, StepTaken) and not math.isfinite(event.bound):
+            remedy = "Scale X or lower learning_rate, and begin anew or with what was saved before."
+            raise RunError(f"Learning has diverged: the bound is {event.bound} nats. {remedy}")
 
 
 def _figures(fact: Fact) -> dict[str, Any]:
@@ -458,8 +513,8 @@ def _fact(type: str, **figures: Any) -> Fact:
 
 def _samples_of(batch: Any) -> Any:
     """The first of what a DataLoader gives, with labels or without; anything else as it is."""
-    several = isinstance(batch, tuple | list) and len(batch) and isinstance(batch[0], Tensor | np.ndarray)
-    return batch[0] if several and batch[0].ndim > 1 else batch
+    several = isinstance(batch, tuple | list) and len(batch)
+    return batch[0] if several and len(getattr(batch[0], "shape", ())) > 1 else batch
 
 
 def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
@@ -472,6 +527,58 @@ def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
             line.update(task, advance=1, K=curl.n_components_)
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Ctrl-C waits until this is over, so that nothing is left half done."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    caught: list[tuple[int, FrameType | None]] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler if handler is None else handler)
+    if caught and callable(handler):
+        handler(*caught[-1])
+
+
+@contextmanager
+def _alone_in(path: Path) -> Iterator[None]:
+    """No other process saves to the directory meanwhile, where the system has such locks."""
+    if fcntl is None:
+        yield
+        return
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
+def _refuse_what_is_not_ours(path: Path) -> None:
+    """RunError if the directory has a config.json that no `save` wrote."""
+    file = path / "config.json"
+    try:
+        state = json.loads(file.read_text())["state"] if file.exists() else "state-0000000000000000.safetensors"
+        ours = STATE.fullmatch(state) is not None
+    except (ValueError, KeyError, TypeError):
+        ours = any(STATE.fullmatch(other.name) for other in path.iterdir())  # a damaged one may be replaced
+    if not ours:
+        raise RunError(f"{file} belongs to something else. Choose another directory for the model.")
+
+
+def _state_name(contents: bytes) -> str:
+    return f"state-{hashlib.sha256(contents).hexdigest()[:16]}.safetensors"
+
+
+def _whole(name: str, value: object, low: int = 1) -> int:
+    if not isinstance(value, int | np.integer) or value < low:
+        raise ConfigError(f"The {name!r} setting must be an int in the range [{low}, inf). Got {value!r} instead.")
+    return int(value)
+
+
 def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> object:
     if value not in allowed:
         choices = ", ".join(map(repr, allowed))
@@ -481,6 +588,8 @@ def _one_of(name: str, value: object, allowed: tuple[object, ...]) -> object:
 
 def _snapshots(value: object) -> Snapshots:
     match value:
+        case "change":
+            return AtChange()
         case "dynamic":
             return BeforeBirth()
         case "never":
@@ -488,7 +597,7 @@ def _snapshots(value: object) -> Snapshots:
         case int():
             return Every(value)
     raise ConfigError(
-        f"The 'snapshots' setting must be 'dynamic', 'never' or a number of steps. Got {value!r} instead."
+        f"The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got {value!r} instead."
     )
 
 
@@ -518,6 +627,6 @@ def _read_config(path: Path) -> dict[str, Any]:
     if version != FORMAT:
         remedy = "Load it with the version that saved it."
         raise RunError(f"{file} has format {version!r}, this version of curlicue reads {FORMAT}. {remedy}")
-    if sha256 != seen:
+    if sha256 != seen or not STATE.fullmatch(str(config.get("state"))):
         raise RunError(f"{file} is not as it was saved. Save the model again, or take a backup.")
     return dict(config)

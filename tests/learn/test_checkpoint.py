@@ -72,9 +72,11 @@ def whole(learner: Learner | LabelledLearner) -> dict[str, Any]:
         state["pi"] = learner.snapshot.pi.clone()
     if isinstance(learner, LabelledLearner):
         state["component_of"] = dict(learner.component_of)
-    elif learner.d_new:
+    else:
+        state["usage"], state["usage_rows"] = learner.usage.shares.clone(), learner.usage.rows
+    if isinstance(learner, Learner) and learner.d_new:
         state["d_new"], state["numbers"] = learner.d_new.samples, learner.d_new.numbers
-        state["seen"], state["normal"] = learner.d_new.seen, learner.d_new.normal
+        state["seen"], state["normal"] = learner.d_new.seen, learner.d_new.normal.figures.clone()
         state["wait"] = learner.d_new.real_steps_to_wait
     return state
 
@@ -272,7 +274,7 @@ def test_a_checkpoint_of_a_newer_format_is_refused_without_a_look_inside(path):
     save_file({"unknown": torch.zeros(1)}, path, metadata={"curlicue": newer})
     assert refusal(path, make()) == (
         f"{path} has checkpoint format {FORMAT + 1}, this version of curlicue reads {FORMAT}. "
-        "Resume with the version that wrote it."
+        "Go on with the version that wrote it."
     )
 
 
@@ -314,7 +316,9 @@ def test_an_unsupervised_checkpoint_cannot_go_on_with_labels_nor_the_other_way_r
 
 def test_a_checkpoint_from_before_expansion_was_switched_on_is_refused(tmp_path):
     save_checkpoint(tmp_path / "c", make(config=replace(GROWING, expansion=None)), {})
-    assert "normal is absent in it, but these settings make it dict" in refusal(tmp_path / "c", make())
+    assert "learner/normal is absent in it, but these settings make it float64 [3, 1]" in refusal(
+        tmp_path / "c", make()
+    )
 
 
 def test_a_failed_load_can_be_followed_by_one_that_works(path, learner):

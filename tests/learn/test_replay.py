@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from curlicue.config import Emission
-from curlicue.learn.replay import Snapshot
+from curlicue.learn.replay import Snapshot, Usage
 from curlicue.model.likelihood import Bernoulli
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import named_generator
@@ -72,3 +72,36 @@ def test_a_snapshot_cannot_learn_and_leaves_its_model_able_to(make_model):
     assert not snapshot.model.training
     assert all(p.requires_grad for p in model.parameters())
     assert model.training
+
+
+# -- a stream that changes -------------------------------------------------------------------------------------------
+
+
+def shown(usage: Usage, k: int, rows: int, B: int) -> list[int]:
+    """After how many of these rows, all explained by component k, the stream has changed."""
+    q_y = torch.zeros(B, 3)
+    q_y[:, k] = 1
+    return [n for n in range(B, rows + 1, B) if usage.update(q_y)]
+
+
+@pytest.mark.parametrize("B", [1, 10, 100])
+def test_a_stream_changes_once_each_time_another_component_begins_to_explain_it(B):
+    usage = Usage(K=3)
+    assert shown(usage, 0, 4000, B) == []
+    for k in (1, 0, 2):
+        (after,) = shown(usage, k, 4000, B)
+        assert after <= 400
+
+
+@pytest.mark.parametrize("B", [1, 100])
+def test_a_stream_that_several_components_share_does_not_change(B):
+    usage, rng = Usage(K=3), named_generator(0, "shares")
+    batches = (torch.randint(3, (B,), generator=rng) for _ in range(10_000 // B))
+    assert not any(usage.update(torch.eye(3)[y]) for y in batches)
+
+
+def test_a_birth_is_no_second_change():
+    usage = Usage(K=2)
+    usage.update(torch.tensor([[1.0, 0.0]]))
+    usage.grow()
+    assert shown(usage, 2, 5000, 100) == []

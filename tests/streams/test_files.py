@@ -44,6 +44,56 @@ def test_a_line_of_names_above_the_numbers_is_passed_over(tmp_path):
     assert np.concatenate(list(parts(tmp_path / "x.csv"))).tolist() == [[1, 2], [3, 4]]
 
 
+def rows_of(path: Path, text: str, rows: int = 100) -> list[list[float]]:
+    path.write_text(text, encoding="utf-8")
+    got = list(parts(path, rows))
+    assert all(0 < len(part) <= rows for part in got)
+    return np.concatenate(got).tolist()
+
+
+def test_a_mark_of_the_byte_order_makes_no_names_of_numbers(tmp_path):
+    assert rows_of(tmp_path / "x.csv", "\ufeff1,2\n3,4\n") == [[1, 2], [3, 4]]
+    assert rows_of(tmp_path / "x.csv", "\ufeffa,b\n3,4\n") == [[3, 4]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 100])
+def test_blank_lines_are_no_rows(tmp_path, rows):
+    text = "\n  \n1,2\n\n\n\n3,4\n \t\n5,6\n\n\n\n\n"
+    assert rows_of(tmp_path / "x.csv", text, rows) == [[1, 2], [3, 4], [5, 6]]
+    assert rows_of(tmp_path / "x.csv", f"\na,b\n{text}", rows) == [[1, 2], [3, 4], [5, 6]]
+
+
+@pytest.mark.parametrize("text", ["1,2\n3,4#5\n", "1,2\n# 3,4\n", "1,2\n3#,4\n"])
+def test_a_sign_that_begins_comments_elsewhere_cuts_no_rows(tmp_path, text):
+    (tmp_path / "x.csv").write_text(text)
+    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: among its rows 1 to 2, ")
+
+
+@pytest.mark.parametrize("line", ["1,,3", ",1,2", ",,", "1,NA,3", "1,two,3"])
+def test_a_first_row_with_something_missing_is_an_error_and_no_line_of_names(tmp_path, line):
+    (tmp_path / "x.csv").write_text(f"{line}\n4,5,6\n")
+    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: among its rows 1 to 2, ")
+
+
+def test_a_first_row_with_a_value_that_is_nan_is_a_row(tmp_path):
+    (first, _) = rows_of(tmp_path / "x.csv", "1,nan\n3,4\n")
+    assert first[0] == 1
+    assert np.isnan(first[1])
+
+
+def test_names_that_count_the_columns_are_names_if_rows_follow(tmp_path):
+    assert rows_of(tmp_path / "x.csv", "0,1,2\n3,4,5\n") == [[3, 4, 5]]
+    assert rows_of(tmp_path / "x.csv", "0,1,2\n\n") == [[0, 1, 2]]
+    assert rows_of(tmp_path / "x.csv", "0.0,1.0,2.0\n3,4,5\n") == [[0, 1, 2], [3, 4, 5]]
+    assert rows_of(tmp_path / "x.csv", "1,2,3\n3,4,5\n") == [[1, 2, 3], [3, 4, 5]]
+
+
+def test_what_pandas_writes_without_an_index_is_read_again(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame(X).to_csv(tmp_path / "x.csv", index=False)
+    assert np.array_equal(np.concatenate(list(parts(tmp_path / "x.csv"))), X)
+
+
 def test_a_large_array_is_not_read_at_once(tmp_path):
     (part, *_) = parts(file_of(tmp_path / "x.npy"), 3)
     assert isinstance(part, np.memmap)
@@ -68,6 +118,19 @@ def test_an_array_that_lies_by_columns_is_read_by_rows(tmp_path):
         assert np.array_equal(np.concatenate(list(parts(tmp_path / f"x{suffix}", 3))), X)
 
 
+@pytest.mark.parametrize("labels", [np.arange(8), np.array(["a"] * 8), np.array(["a"] * 8, dtype=object), np.int64(3)])
+def test_labels_beside_a_table_in_an_archive_are_passed_over(tmp_path, labels):
+    np.savez(tmp_path / "x.npz", a=labels, x=X, y=labels)
+    assert np.array_equal(np.concatenate(list(parts(tmp_path / "x.npz", 3))), X)
+
+
+def test_an_archive_of_vectors_alone_is_no_table(tmp_path):
+    np.savez(tmp_path / "x.npz", a=X[0], b=X[1])
+    assert error_of(tmp_path / "x.npz") == (
+        f"a in {tmp_path / 'x.npz'} has the shape (3,). Give one row a sample: [n, D], or [n, h, w] for images."
+    )
+
+
 def picture(path: Path, size: tuple[int, int] = (4, 3), grey: int = 7) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", size, (grey, grey, grey)).save(path)
@@ -81,6 +144,34 @@ def test_a_folder_is_its_images_in_the_order_of_their_names(tmp_path):
     assert got.shape == (3, 3, 4)
     assert got.dtype == np.uint8
     assert got[:, 0, 0].tolist() == [20, 0, 10]
+
+
+@pytest.mark.parametrize("name", ["x.png", "x.tif", "x.pgm"])
+def test_pictures_of_16_bits_keep_their_upper_8(tmp_path, name):
+    greys = np.array([[0, 255, 256], [4000, 40_000, 65_535]], dtype=np.uint16)
+    Image.fromarray(greys).save(tmp_path / name)
+    (got,) = parts(tmp_path)
+    assert got.dtype == np.uint8
+    assert got[0].tolist() == (greys >> 8).tolist()
+
+
+def test_pictures_of_32_bits_are_scaled_from_black_to_white(tmp_path):
+    Image.fromarray(np.array([[-5, 0, 2**30, 2**31 - 1]], dtype=np.int32)).save(tmp_path / "x.tif")
+    (got,) = parts(tmp_path)
+    assert got[0].tolist() == [[0, 0, 128, 255]]
+
+
+def test_a_picture_of_floats_is_refused(tmp_path):
+    Image.fromarray(np.ones((2, 3), np.float32)).save(tmp_path / "x.tif")
+    assert error_of(tmp_path) == (
+        f"{tmp_path / 'x.tif'} has floats for pixels: what is black and white is not known. Convert it to 8-bit greys."
+    )
+
+
+@pytest.mark.parametrize("contents", [b"P3 2 2 255 1 2 x", b"P6 2 2 70000 abc", b"P5 2 2 255 a", b"P6 a b c"])
+def test_a_damaged_picture_is_one_error_that_names_it(tmp_path, contents):
+    (tmp_path / "x.ppm").write_bytes(contents)
+    assert error_of(tmp_path).startswith(f"{tmp_path / 'x.ppm'} is no image that can be read (")
 
 
 def error_of(path: Path) -> str:
@@ -155,6 +246,17 @@ def test_words_far_down_are_told_with_their_rows(tmp_path):
     (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 7 + "3,four\n" + "1,2\n")
     with pytest.raises(DataError, match=r"x\.csv cannot be read: among its rows 7 to 9, could not convert"):
         list(parts(tmp_path / "x.csv", 3))
+
+
+@pytest.mark.parametrize("reason", ["it is broken", "it is broken.", "it is broken.\nSee there"])
+def test_a_reason_is_a_sentence_of_its_own(tmp_path, monkeypatch, reason):
+    def failing(path: Path, rows: int) -> Iterator[np.ndarray]:
+        raise ValueError(reason)
+        yield X
+
+    monkeypatch.setitem(files.READERS, ".npy", failing)
+    path = file_of(tmp_path / "x.npy")
+    assert error_of(path) == f"{path} cannot be read: it is broken. Repair or leave it out."
 
 
 def test_objects_are_not_unpickled(tmp_path):

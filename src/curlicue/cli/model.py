@@ -26,6 +26,7 @@ BATCHES = 20  # learnt between two looks at whether to stop
 ROWS = 2000  # embedded at a time
 SAVE_EVERY = 60.0  # seconds
 STD = (0.01, 100.0)  # of columns that need no scaling, roughly
+SIGNALLED = 128  # and the number of the signal: what a shell reports of a program that was ended by one
 FAR = 100.0  # standard deviations from 0 at which a mean is too far off
 
 
@@ -50,7 +51,8 @@ class Learning:
     replay: Literal["mgr", "smgr", "none"] | None = None
     """how it rehearses what it knows (default: smgr)"""
     snapshots: str | None = None
-    """what it rehearses from: dynamic (just before each birth), never, or a number of steps (default: dynamic)"""
+    """what it rehearses from is renewed at each change, dynamic (before births only), never, or after a number of steps
+    (default: change)"""
     learning_rate: float | None = None
     """of Adam (default: 0.001)"""
     batch_size: int | None = None
@@ -86,7 +88,8 @@ def fit(
     repeated = ["--epochs", str(epochs)] if epochs > 1 else []
     repeated += [] if threads is None else ["--threads", str(threads)]
     words = ["curlicue", "fit", *map(str, files), "--out", str(out), *repeated, "--update", "--skip"]
-    _teach(pupil, _pieces(files, epochs, pupil.rows), shlex.join(words))
+    pieces = _pieces(files, epochs, pupil.rows)
+    _teach(pupil, _rest(pieces, skip, pupil.likelihood), shlex.join(words))
 
 
 def embed(
@@ -177,6 +180,24 @@ def _pieces(files: Sequence[Path], epochs: int, rows: int) -> Iterator[_Piece]:
             raise DataError(f"There are no rows in {', '.join(map(str, files))}. Check the names.")
 
 
+def _rest(pieces: Iterator[_Piece], skip: int, likelihood: str | None) -> Iterator[_Piece]:
+    """All pieces without the rows to be skipped; zeros and ones of uint8 as bool, for as pixels all would be black.
+
+    Whether they are such zeros and ones is seen in the first piece that is not all 0, be it skipped or not.
+    """
+    bits = False if likelihood == "gaussian" else None
+    for whole in pieces:
+        piece, small = whole.after(skip), whole.x.dtype == np.uint8
+        if bits is None and small and whole.x.any():
+            bits = bool(whole.x.max() == 1)
+        if bits and small:
+            if (high := piece.x.max(initial=0)) > 1:
+                seen = f"a value is {high}, but the first rows of uint8 are all of 0 and 1"
+                raise DataError(f"{piece.where}: {seen}. Give either zeros and ones or pixels of 0 to 255.")
+            piece = replace(piece, x=piece.x.astype(np.bool_))
+        yield piece
+
+
 def _check(piece: _Piece, n_features: int | None) -> None:
     """DataError, with the place of what is wrong."""
     if piece.x.dtype.kind not in "fiub":
@@ -217,14 +238,22 @@ def _check_call(files: Sequence[Path], learning: Learning, out: Path, update: bo
     given = _given(learning)
     if update and given:
         raise ConfigError(f"--update goes on with the settings the model has. Leave out {console.options(given)}.")
-    if not update and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise RunError(f"{out} is there already. Go on learning with --update, or choose another --out.")
+    if not update and not _is_free(out):
+        remedy = "Go on learning with --update, or choose" if _is_saved(out) else "It holds no saved model: choose"
+        raise RunError(f"{out} is there already. {remedy} another --out.")
     for name, value, low in (("skip", skip, 0), ("epochs", epochs, 1)):
         if value < low:
             raise ConfigError(f"The '{name}' setting must be an int in the range [{low}, inf). Got {value} instead.")
     if learning.replay == "none" and learning.snapshots is not None:
         raise ConfigError("--snapshots only matters with replay. Add --replay mgr or --replay smgr.")
     _check_files(files)
+
+
+def _is_free(out: Path) -> bool:
+    """Whether nothing is there, or only what a save that was killed left behind: the next one clears it away."""
+    if not out.is_dir():
+        return not out.exists()
+    return all(path.name.startswith(".") and path.suffix == ".part" for path in out.iterdir())
 
 
 def _given(learning: Learning) -> dict[str, Any]:
@@ -236,13 +265,12 @@ def _new(learning: Learning, x: Array) -> CURL:
     given = _given(learning)
     if learning.likelihood is None:
         given["likelihood"] = "bernoulli" if x.dtype in (np.uint8, np.bool_) else "gaussian"
-        console.show(f"Likelihood: {given['likelihood']}, for the values are {x.dtype}; --likelihood sets another")
     if learning.replay == "none":
         given["replay"] = None
-    if learning.snapshots not in (None, "dynamic", "never"):
+    if learning.snapshots not in (None, "change", "dynamic", "never"):
         if not str(learning.snapshots).isdecimal():
             seen = repr(learning.snapshots)
-            raise ConfigError(f"--snapshots must be never, dynamic or a number of steps. Got {seen} instead.")
+            raise ConfigError(f"--snapshots must be never, dynamic, change or a number of steps. Got {seen} instead.")
         given["snapshots"] = int(str(learning.snapshots))
     return CURL(random_state=given.pop("seed", 0), **given)
 
@@ -263,6 +291,8 @@ class _Pupil:
 
     def __init__(self, out: Path, learning: Learning, curl: CURL | None, row: int) -> None:
         self.out, self.learning, self.curl = out, learning, curl
+        self.likelihood = learning.likelihood if curl is None else curl.likelihood  # None: as the values are
+        self.heading: str | None = None  # to be shown when the settings are found good
         self.row, self.n = row, 0  # rows of the stream that are done; learnt now
         self.saved, self.saved_row = time.monotonic(), row
         batch_size = learning.batch_size if learning.batch_size is not None else CURL().batch_size
@@ -272,21 +302,36 @@ class _Pupil:
         """Go on with some rows; if they are bad, nothing changes."""
         _check(piece, None if self.curl is None else self.curl.n_features_in_)
         curl = self.curl or self._begin(piece)
-        curl.on_event = lambda fact: _tell(fact, piece)
-        with _named(piece):
-            curl.partial_fit(piece.x)
-        if not np.isfinite(curl.score_samples(piece.x[-1:])).all():
+        curl.on_event = lambda fact: self._tell(fact, piece)
+        try:
+            with _named(piece):
+                curl.partial_fit(piece.x)
+        except RunError as error:
             raise RunError(
                 f"{piece.where}: learning has diverged. Start anew with a lower --learning-rate or with other scales; "
                 f"what is saved in {self.out}, if anything, is as it was after row {self.saved_row}."
-            )
+            ) from error
+        self._introduce()
         self.curl, self.row, self.n = curl, piece.end, self.n + len(piece.x)
 
     def _begin(self, piece: _Piece) -> CURL:
         curl = _new(self.learning, piece.x)
+        if self.learning.likelihood is None:
+            values = f"for the values are {piece.x.dtype}"
+            self.heading = f"Likelihood: {curl.likelihood}, {values}; --likelihood sets another"
         if curl.likelihood == "gaussian":
             _warn_of_scale(piece)
         return curl
+
+    def _introduce(self) -> None:
+        if self.heading is not None:
+            console.show(self.heading)
+            self.heading = None
+
+    def _tell(self, fact: Fact, piece: _Piece) -> None:
+        self._introduce()
+        if isinstance(fact, ComponentBorn):
+            console.show(f"{piece.where}: component {fact.component} is born from {fact.parent}")
 
     def save(self) -> None:
         """If there is anything new."""
@@ -303,13 +348,11 @@ class _Pupil:
             console.show(f"row {self.row}: K {self.curl.n_components_}, saved")
 
 
-def _tell(fact: Fact, piece: _Piece) -> None:
-    if isinstance(fact, ComponentBorn):
-        console.show(f"{piece.where}: component {fact.component} is born from {fact.parent}")
-
-
 def _teach(pupil: _Pupil, pieces: Iterator[_Piece], go_on: str) -> None:
-    """Show the pupil all pieces, unless it is stopped or one is bad; whatever happens, what it learnt is saved."""
+    """Show the pupil all pieces, unless it is stopped or one is bad: then what it learnt before is saved.
+
+    If it diverges, cannot be saved, or is stopped a second time, only what was saved now and then is there.
+    """
     skip = pupil.row
     with console.stoppable() as stopped, console.rows_line() as line:
         try:
@@ -320,11 +363,13 @@ def _teach(pupil: _Pupil, pieces: Iterator[_Piece], go_on: str) -> None:
             pupil.save()
             told = f"What came before is learnt and saved. Go on with: {go_on} {pupil.row}"
             raise DataError(f"{error} {told}") from error
+        except KeyboardInterrupt:  # the second signal, whichever it was
+            raise SystemExit(SIGNALLED + stopped[-1]) from None
     if not whole:
         pupil.save()
-        saved = f"nothing is lost. Go on with: {go_on} {pupil.row}" if pupil.curl else "nothing was learnt yet."
-        console.say(f"Stopped after row {pupil.row}; {saved}")
-        raise SystemExit(130)
+        kept = f"nothing is lost. Go on with: {go_on} {pupil.row}"
+        console.say(f"Stopped after row {pupil.row}; {kept if _is_saved(pupil.out) else 'nothing was learnt yet.'}")
+        raise SystemExit(SIGNALLED + stopped[0])
     if pupil.curl is None or not pupil.n:
         raise ConfigError(f"--skip {skip} passes over all rows there are. Nothing was learnt; choose a smaller number.")
     pupil.save()
@@ -335,13 +380,12 @@ def _teach(pupil: _Pupil, pieces: Iterator[_Piece], go_on: str) -> None:
 def _lessons(pupil: _Pupil, pieces: Iterator[_Piece], stopped: list[int], line: Progress) -> bool:
     """Whether it came to the end."""
     task = line.add_task("", total=None, completed=pupil.row, K=1)
-    skip = pupil.row
     for piece in pieces:
         if stopped:
             return False
-        if piece.end <= skip:
+        if not len(piece.x):  # skipped
             continue
-        pupil.learn(piece.after(skip))
+        pupil.learn(piece)
         pupil.save_now_and_then()
         line.update(task, completed=pupil.row, K=pupil.curl.n_components_ if pupil.curl else 1)
     return True
@@ -350,14 +394,18 @@ def _lessons(pupil: _Pupil, pieces: Iterator[_Piece], stopped: list[int], line: 
 # -- what was learnt ----------------------------------------------------------------------------------------------
 
 
+def _is_saved(path: Path) -> bool:
+    return (path / "config.json").is_file()
+
+
 def _load(path: Path) -> CURL:
-    if not (path / "config.json").is_file():
+    if not _is_saved(path):
         raise RunError(f"{path} holds no saved model. Make one with: curlicue fit FILE --out {shlex.quote(str(path))}")
     return CURL.load(path)
 
 
 def _embedded(curl: CURL, files: Sequence[Path], bound: bool) -> Iterator[Part]:
-    for piece in _pieces(files, 1, ROWS):
+    for piece in _rest(_pieces(files, 1, ROWS), 0, curl.likelihood):
         _check(piece, curl.n_features_in_)
         with _named(piece):
             part: Part = {"component": curl.predict(piece.x), "embedding": curl.transform(piece.x)}

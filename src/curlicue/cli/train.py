@@ -15,6 +15,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from curlicue.cli import console
 from curlicue.config import (
     PRESETS,
+    AtChange,
     BeforeBirth,
     Counts,
     Drift,
@@ -73,7 +74,8 @@ class Settings:
     counts: Literal["seen", "dreamt"] | None = None
     """replay favours components by the real samples they explained, or by the dreams of these they explain since"""
     snapshots: str | None = None
-    """never, dynamic (just before each birth), T (at the end of each class), 0.1T, or a number of steps"""
+    """never, dynamic (just before each birth), change (also when other components explain the stream than did before),
+    T (at the end of each class), 0.1T, or a number of steps"""
     n_z: int | None = None
     """dimensions of z"""
     z_samples: int | None = None
@@ -269,6 +271,8 @@ def _snapshots(text: str, period: int) -> Snapshots:
     match text:
         case "never":
             return Never()
+        case "change":
+            return AtChange()
         case "dynamic":
             return BeforeBirth()
         case "T":
@@ -276,7 +280,8 @@ def _snapshots(text: str, period: int) -> Snapshots:
         case "0.1T":
             return Every(max(1, period // 10))
     if not text.isdecimal():
-        raise ConfigError(f"--snapshots must be never, dynamic, T, 0.1T or a number of steps. Got {text!r} instead.")
+        kinds = "never, dynamic, change, T, 0.1T or a number of steps"
+        raise ConfigError(f"--snapshots must be {kinds}. Got {text!r} instead.")
     return Every(int(text))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from curlicue.errors import RunError
-from curlicue.learn.expansion import NOBODY, Normal
+from curlicue.learn.expansion import NOBODY
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import Snapshot
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
-FORMAT = 3
+FORMAT = 4
 COUNTS = ("counts", "past", "moved")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
@@ -63,17 +63,16 @@ class Checkpoint:
     tensors: dict[str, Tensor]
 
     @classmethod
-    def of(cls, contents: bytes, name: str) -> Checkpoint:
+    def of(cls, contents: bytes, name: str, remedy: str = "Start the run anew without --resume.") -> Checkpoint:
         """RunError if the contents are not as this version would have written them."""
         try:
             scalars, tensors = _read(contents)
         except (SafetensorError, ValueError) as error:
-            remedy = "Start the run anew without --resume."
             raise RunError(f"{name} is not a whole checkpoint ({error}). {remedy}") from error
         if scalars["format"] != FORMAT:
             raise RunError(
                 f"{name} has checkpoint format {scalars['format']}, this version of curlicue reads {FORMAT}. "
-                "Resume with the version that wrote it."
+                "Go on with the version that wrote it."
             )
         return cls(name, scalars, tensors)
 
@@ -129,6 +128,10 @@ def _tensors(learner: Trainer) -> dict[str, Tensor]:
     if learner.snapshot:
         groups["snapshot"] = learner.snapshot.model.state_dict()
         groups["learner"]["pi"] = learner.snapshot.pi
+    if isinstance(learner, Learner):
+        groups["learner"]["usage"] = learner.usage.shares
+    if isinstance(learner, Learner) and learner.d_new:
+        groups["learner"]["normal"] = learner.d_new.normal.figures
     if isinstance(learner, Learner) and learner.d_new and len(learner.d_new.samples):
         groups["d_new"] = {"samples": learner.d_new.samples, "numbers": learner.d_new.numbers}
     return {f"{group}/{name}": tensor for group, items in groups.items() for name, tensor in items.items()}
@@ -141,10 +144,11 @@ def _scalars(learner: Trainer) -> dict[str, Any]:
         "rehearsal_due": learner.rehearsal_due,
         "batch_size": learner.batch_size,
     }
+    if isinstance(learner, Learner):
+        scalars["usage_rows"] = learner.usage.rows
     match learner:
         case Learner(d_new=d_new) if d_new:
             scalars |= {"real_steps_to_wait": d_new.real_steps_to_wait, "seen": d_new.seen}
-            scalars["normal"] = asdict(d_new.normal)
         case LabelledLearner():
             scalars["component_of"] = list(learner.component_of.items())
     return scalars
@@ -186,6 +190,10 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
         past_K = len(tensors["learner/pi"])
         like |= {f"snapshot/{name}": _with_components(name, t, past_K) for name, t in state.items()}
         like["learner/pi"] = learner.counts.new_empty(past_K)
+    if isinstance(learner, Learner):
+        like["learner/usage"] = torch.empty(2, K)
+    if isinstance(learner, Learner) and learner.d_new:
+        like["learner/normal"] = learner.counts.new_empty(3, K)
     if isinstance(learner, Learner) and learner.d_new and "d_new/samples" in tensors:
         n = len(tensors["d_new/samples"])
         like |= {"d_new/samples": torch.empty(n, learner.model.n_x), "d_new/numbers": torch.empty(n, dtype=torch.int64)}
@@ -216,10 +224,12 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
         past = copy.deepcopy(learner.model)
         past.load_grown(groups["snapshot"])
         learner.snapshot = Snapshot(past.eval().requires_grad_(False), own["pi"])
+    if isinstance(learner, Learner):
+        learner.usage.shares, learner.usage.rows = own["usage"], scalars["usage_rows"]
     match learner:
         case Learner(d_new=d_new) if d_new:
             d_new.real_steps_to_wait, d_new.seen = scalars["real_steps_to_wait"], scalars["seen"]
-            d_new.normal = Normal(**scalars["normal"])
+            d_new.normal.figures = own["normal"]
             held = groups.get("d_new")
             d_new.samples, d_new.numbers = (held["samples"], held["numbers"]) if held else NOBODY
         case LabelledLearner():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,60 +11,74 @@ from curlicue.config import ExpansionConfig
 from curlicue.model.mixture import MixtureVAE, looking
 
 MEMORY = 5000  # samples after which what was normal is half forgotten, or so
+WARM_UP = 20  # times n_new: samples that a component must have explained before others are measured against them
 NOBODY = torch.empty(0, 0), torch.empty(0, dtype=torch.int64)
 STD_FLOOR = 1.0  # nats; samples that are all alike have hardly any deviation
 
 
-@dataclass
 class Normal:
-    """Mean and variance of the bound, over the latest samples that were not poorly modelled."""
+    """Mean and variance of the bound for each component, over the latest samples it explained and explained well."""
 
-    n: float = 0.0  # samples, as far as they are remembered
-    mean: float = 0.0
-    var: float = 0.0
+    def __init__(self, K: int) -> None:
+        self.figures = torch.zeros(3, K, dtype=torch.float64)  # n as far as they are remembered, mean, variance
 
-    def update(self, bound: Tensor) -> None:
-        """Take in the bounds of a batch [B]; what came before weighs as MEMORY samples at most."""
-        bound = bound[bound.isfinite()]
-        if not len(bound):
-            return
-        before, now = min(self.n, MEMORY), len(bound)
-        self.n = before + now
-        mean, var = float(bound.double().mean()), float(bound.double().var(correction=0))
-        surprise = mean - self.mean
-        self.mean += surprise * now / self.n
-        self.var = (before * self.var + now * var + surprise**2 * before * now / self.n) / self.n
+    def update(self, bound: Tensor, y: Tensor) -> None:
+        """Take in the bounds [B] of samples explained by y [B]; what came before weighs as MEMORY samples at most."""
+        finite = bound.isfinite()
+        bound, y = bound[finite].double(), y[finite]
+        n, mean, var = self.figures
+        zeros = torch.zeros_like(n)
+        before, now = n.clamp_max(MEMORY), zeros.index_add(0, y, torch.ones_like(bound))
+        new_mean = zeros.index_add(0, y, bound) / now.clamp_min(1)
+        new_var = zeros.index_add(0, y, (bound - new_mean[y]).square()) / now.clamp_min(1)
+        n, surprise = before + now, new_mean - mean
+        share = now / n.clamp_min(1)
+        var = (1 - share) * var + share * new_var + share * (1 - share) * surprise.square()
+        self.figures = torch.where(now > 0, torch.stack([n, mean + share * surprise, var]), self.figures)
 
-    def below(self, deviations: float) -> float:
-        """The bound so many standard deviations below the mean; nothing is below it before anything was seen."""
-        return self.mean - deviations * max(math.sqrt(self.var), STD_FLOOR) if self.n else -math.inf
+    def below(self, deviations: float, warm_up: int) -> Tensor:
+        """For each component [K], the bound so many standard deviations below the mean; −∞ until it has explained
+        `warm_up` samples: before that nobody can tell what is normal.
+        """
+        n, mean, var = self.figures
+        line = mean - deviations * var.sqrt().clamp_min(STD_FLOOR)
+        return torch.where(n >= min(warm_up, MEMORY), line, -math.inf).float()
+
+    def grow(self) -> None:
+        """A component is born, and has explained nothing yet."""
+        self.figures = torch.cat([self.figures, torch.zeros_like(self.figures[:, :1])], 1)
+
+    def forget(self) -> None:
+        """All components begin to warm up again."""
+        self.figures = torch.zeros_like(self.figures)
 
 
 class PoorlyModelled:
     """D_new: real samples whose bound is below c_new, gathered until they are enough for a component."""
 
-    def __init__(self, config: ExpansionConfig) -> None:
+    def __init__(self, config: ExpansionConfig, K: int) -> None:
         self.config = config
         self.samples, self.numbers = NOBODY  # [N, D]; [N], the how-manieth real sample each was
         self.seen = 0  # real samples
-        self.normal = Normal()
+        self.normal = Normal(K)
         self.real_steps_to_wait = 0  # until D_new may collect again
 
-    @property
-    def c_new(self) -> float:
-        """The threshold: as set, or measured against what is normal now."""
-        return self.normal.below(self.config.deviations) if self.config.c_new is None else self.config.c_new
+    def poor(self, bound: Tensor, y: Tensor) -> Tensor:
+        """Which samples [B] lie below c_new as set, or as measured for the component y [B] that explains them best."""
+        if self.config.c_new is not None:
+            return bound < self.config.c_new
+        return bound < self.normal.below(self.config.deviations, WARM_UP * self.config.n_new)[y]
 
     def eligible(self, t: int) -> bool:
         """Whether step t may add to D_new: after the burn-in and the wait since the last birth."""
         return t >= self.config.burn_in and self.real_steps_to_wait == 0
 
-    def consider(self, x: Tensor, bound: Tensor, t: int) -> int:
+    def consider(self, x: Tensor, bound: Tensor, y: Tensor, t: int) -> int:
         """Add the poorly explained of a real batch; return how many they are."""
-        line = self.c_new
-        poor = bound < line if self.eligible(t) else torch.zeros_like(bound, dtype=torch.bool)  # [B]
-        if self.config.c_new is None:  # while D_new may not collect, what is poor counts as if it lay on the line
-            self.normal.update(bound[~poor].clamp_min(line))
+        poor = self.poor(bound, y)  # [B]
+        if self.config.c_new is None:
+            self.normal.update(bound[~poor], y[~poor])
+        poor &= self.eligible(t)
         places = poor.nonzero().squeeze(1)
         if len(places):
             kept = self.samples if len(self.samples) else x[:0]

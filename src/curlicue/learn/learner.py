@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from curlicue.config import LearnerConfig, Tuned
+from curlicue.config import AtChange, LearnerConfig, ReplayConfig, Tuned
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
+from curlicue.learn.replay import Usage
 from curlicue.learn.trainer import Trainer
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
 from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.rng import Rng, named_generator
+
+MOST_BATCHES = 10  # that D_new is cut into, however small those of the stream are
 
 Stream = Callable[[int], Tensor]
 """The real batch x [B, D] of step t. No label fits through."""
@@ -24,7 +27,8 @@ class Learner(Trainer):
 
     def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
         super().__init__(model, config, rng)
-        self.d_new = PoorlyModelled(config.expansion) if config.expansion else None
+        self.d_new = PoorlyModelled(config.expansion, model.K) if config.expansion else None
+        self.usage = Usage(model.K)
 
     def learn(self, stream: Stream, steps: int) -> Iterator[Event]:
         """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
@@ -39,22 +43,24 @@ class Learner(Trainer):
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
         events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
         terms = self.elbo(x)
-        n_poor = self.d_new.consider(x, self.judged(self.d_new, x, terms), self.t) if self.d_new is not None else 0
+        if self.usage.update(terms.q_y) and self.snapshot_at_change:
+            events.append(self.take_snapshot())
+        n_poor = self.judge(self.d_new, x, terms) if self.d_new is not None else 0
         events.append(self.real_step(terms, n_poor))
         if self.d_new is not None and self.d_new.full:
             events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
         return events
 
-    def judged(self, buffer: PoorlyModelled, x: Tensor, terms: ElboTerms) -> Tensor:
-        """The bound [B] that decides who joins D_new: what the sparse estimate finds poor is measured exactly."""
-        bound = terms.bound.detach()
-        places = (bound < buffer.c_new).nonzero().squeeze(1)
-        if self.config.tau is None or not len(places) or not buffer.eligible(self.t):
-            return bound
-        with looking(self.model):
-            poor = x.index_select(0, places)
-            exact = elbo(self.model, poor, self.rng.latent, z_samples=self.config.z_samples).bound
-        return bound.index_copy(0, places, exact)
+    def judge(self, buffer: PoorlyModelled, x: Tensor, terms: ElboTerms) -> int:
+        """Who joins D_new, and how many they are: what the sparse estimate finds poor is measured exactly first."""
+        bound, y = terms.bound.detach(), terms.q_y.argmax(1)
+        places = buffer.poor(bound, y).nonzero().squeeze(1)
+        if self.config.tau is not None and len(places) and buffer.eligible(self.t):
+            with looking(self.model):
+                suspects = x.index_select(0, places)
+                exact = elbo(self.model, suspects, self.rng.latent, z_samples=self.config.z_samples).bound
+            bound = bound.index_copy(0, places, exact)
+        return buffer.consider(x, bound, y, self.t)
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
         """A component is born; with dynamic snapshots the model is remembered as it was before."""
@@ -64,8 +70,18 @@ class Learner(Trainer):
         d_new = buffer.empty()
         parent = closest_component(self.model, d_new)
         newborn = self.grow(parent)
+        buffer.normal.grow()
+        self.usage.grow()
         before, after = self.fit(newborn, d_new, buffer.config.passes, buffer.config.tuned)
         yield ComponentBorn(self.t, newborn, parent, self.model.K, before, after, d_new)
+
+    @property
+    def snapshot_at_change(self) -> bool:
+        """Whether snapshots are taken when the stream changes."""
+        match self.config.replay:
+            case ReplayConfig(snapshots=AtChange()):
+                return True
+        return False
 
     @property
     def at_cap(self) -> bool:
@@ -74,13 +90,14 @@ class Learner(Trainer):
         return cap is not None and cap <= self.model.K
 
     def refuse(self, buffer: PoorlyModelled) -> Iterator[Event]:
-        """Nobody is born at the cap: D_new is emptied, and the components there are learn what was in it."""
+        """Nobody is born at the cap: D_new is emptied, and what the components there are learn of it becomes normal."""
+        buffer.normal.forget()
         yield BirthRefused(self.t, self.model.K, buffer.empty())
 
     def fit(self, newborn: int, d_new: Tensor, passes: int, tuned: Tuned) -> tuple[float, float]:
         """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
         only = self.model.component_parameters() if tuned is Tuned.HEADS else None
-        B = min(self.batch_size, len(d_new))
+        B = min(max(self.batch_size, len(d_new) // MOST_BATCHES), len(d_new))
         batches = d_new[len(d_new) % B :].split(B)
         label = torch.full((B,), newborn)
         before = self._mean_bound(d_new, newborn)

@@ -14,6 +14,31 @@ from curlicue.model.mixture import MixtureVAE
 PI_FLOOR = 1e-12
 
 
+class Usage:
+    """Which components explain the stream: lately, and for some time. After a change both begin anew."""
+
+    ROWS = torch.tensor([[500.0], [5000.0]])  # that either remembers, or so
+    APART = 0.25  # share of the stream that has moved from some components to others: a change
+
+    def __init__(self, K: int) -> None:
+        self.shares = torch.zeros(2, K)  # lately; for some time
+        self.rows = 0  # since the latest change
+
+    def update(self, q_y: Tensor) -> bool:
+        """Take in a batch [B, K]; whether with it the stream has changed."""
+        now, self.rows = q_y.mean(0), self.rows + len(q_y)
+        self.shares = torch.lerp(self.shares, now, len(q_y) / self.ROWS.clamp_max(self.rows))
+        lately, for_some_time = self.shares
+        changed = 0.5 * float((lately - for_some_time).abs().sum()) > self.APART
+        if changed:
+            self.shares, self.rows = now.repeat(2, 1), len(q_y)
+        return changed
+
+    def grow(self) -> None:
+        """A component is born: that is a change."""
+        self.shares, self.rows = torch.zeros(2, self.shares.shape[1] + 1), 0
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The model at one moment, with how much each component had been used by then."""

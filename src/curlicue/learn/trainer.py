@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from curlicue.config import BeforeBirth, Counts, Every, LearnerConfig, ReplayConfig
+from curlicue.config import AtChange, BeforeBirth, Counts, Every, LearnerConfig, ReplayConfig
 from curlicue.learn.events import SnapshotTaken, StepTaken
 from curlicue.learn.replay import Snapshot
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -26,7 +26,7 @@ class Trainer:
         self.snapshot: Snapshot | None = None
         self.snapshot_t = 0  # when it was taken
         self.rehearsal_due = False  # real and dreamt batches alternate
-        self.batch_size = 0  # of the last real batch: dreams are as large
+        self.batch_size = 0  # of the largest real batch so far: dreams are as large
 
     def new_optimiser(self) -> torch.optim.Adam:
         """Adam with TensorFlow's defaults, which are torch's too."""
@@ -51,7 +51,7 @@ class Trainer:
         """Climb a real batch; it counts towards π, and a rehearsal may follow."""
         self.climb(terms)
         self.counts += terms.q_y.sum(0, dtype=torch.float64)
-        self.batch_size = len(terms.kl_y)
+        self.batch_size = max(self.batch_size, len(terms.kl_y))
         self.rehearsal_due = self.snapshot is not None
         return self._step_taken(terms, rehearsed=False, n_poor=n_poor)
 
@@ -77,7 +77,7 @@ class Trainer:
     @property
     def snapshot_before_birth(self) -> bool:
         """Whether snapshots are taken just before each birth."""
-        return self.config.replay is not None and isinstance(self.config.replay.snapshots, BeforeBirth)
+        return self.config.replay is not None and isinstance(self.config.replay.snapshots, BeforeBirth | AtChange)
 
     def take_snapshot(self) -> SnapshotTaken:
         """Remember the model as it is now."""

@@ -15,7 +15,8 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
+from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT
 
 from curlicue.errors import DataError
 
@@ -23,6 +24,7 @@ Array = npt.NDArray[Any]
 ROWS = 10_000  # at a time
 # what the libraries raise on files that are damaged, or made to do damage
 UNREADABLE = (OSError, ValueError, ArithmeticError, EOFError, MemoryError, RuntimeError, BadZipFile, zlib.error)
+SIGNED = 2  # in the sample format of a TIFF
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"})
 
 
@@ -46,8 +48,13 @@ def _told(samples: Iterator[Array], path: Path) -> Iterator[Array]:
     except DataError:
         raise
     except UNREADABLE as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{path} cannot be read: {reason} Repair or leave it out.") from error
+        raise DataError(f"{path} cannot be read: {_reason(error)}. Repair or leave it out.") from error
+
+
+def _reason(error: Exception) -> str:
+    """On one line, without a full stop."""
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(". ") if lines else type(error).__name__
 
 
 def _npy(path: Path, rows: int) -> Iterator[Array]:
@@ -55,17 +62,30 @@ def _npy(path: Path, rows: int) -> Iterator[Array]:
 
 
 def _npz(path: Path, rows: int) -> Iterator[Array]:
+    """All tables in an archive; vectors beside them, such as labels, are passed over."""
     with ZipFile(path) as archive:
-        for member in archive.namelist():
+        members = archive.namelist()
+        tables = [member for member in members if len(_shape(archive, member)) >= 2]
+        for member in tables or members:
             with archive.open(member) as file:
                 yield from _unpacked(file, rows, f"{member.removesuffix('.npy')} in {path}")
 
 
-def _unpacked(file: IO[bytes], rows: int, where: str) -> Iterator[Array]:
-    """The array in an .npy file that cannot be mapped into memory, in parts."""
+def _shape(archive: ZipFile, member: str) -> tuple[int, ...]:
+    with archive.open(member) as file:
+        return _header(file)[0]
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Of an .npy file: the shape, whether it lies by columns, and the kind of its values."""
     version = np.lib.format.read_magic(file)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, by_columns, dtype = read(file)
+    return read(file)
+
+
+def _unpacked(file: IO[bytes], rows: int, where: str) -> Iterator[Array]:
+    """The array in an .npy file that cannot be mapped into memory, in parts."""
+    shape, by_columns, dtype = _header(file)
     if dtype.hasobject:
         raise ValueError("Object arrays cannot be loaded: they may hold code.")
     if by_columns:  # its rows are nowhere in one piece
@@ -90,22 +110,39 @@ def _check_shape(shape: tuple[int, ...], where: str) -> None:
 
 
 def _csv(path: Path, rows: int) -> Iterator[Array]:
-    """Numbers between commas, with or without a line of names above them."""
-    with path.open(encoding="utf-8", errors="strict") as file:
-        if _is_numbers(file.readline()):
-            file.seek(0)
+    """Numbers between commas, with or without a line of names above them; blank lines do not count."""
+    with path.open(encoding="utf-8-sig", errors="strict") as file:
+        table = _below_names(line for line in file if line.strip())
         for n in count():
-            if not (lines := list(islice(file, rows))):
+            if not (lines := list(islice(table, rows))):
                 return
             try:
-                yield np.loadtxt(lines, delimiter=",", ndmin=2)
+                yield np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
             except ValueError as error:
                 raise ValueError(f"among its rows {n * rows + 1} to {n * rows + len(lines)}, {error}") from error
 
 
-def _is_numbers(line: str) -> bool:
+def _below_names(lines: Iterator[str]) -> Iterator[str]:
+    first = list(islice(lines, 2))
+    if first and (_is_names(first[0]) or (len(first) > 1 and _is_count(first[0]))):
+        del first[0]
+    return chain(first, lines)
+
+
+def _is_names(line: str) -> bool:
+    """Words, and not one number: a number beside them makes it a row with something wrong in it."""
+    values = line.split(",")
+    return any(value.strip() for value in values) and not any(map(_is_number, values))
+
+
+def _is_count(line: str) -> bool:
+    """Whether it is 0,1,2 and so on, as pandas calls columns without names."""
+    return all(value.strip() == str(n) for n, value in enumerate(line.split(",")))
+
+
+def _is_number(value: str) -> bool:
     try:
-        [float(value) for value in line.split(",")]
+        float(value)
     except ValueError:
         return False
     return True
@@ -141,9 +178,24 @@ def _folder(path: Path, rows: int) -> Iterator[Array]:
 def _grey(file: Path) -> npt.NDArray[np.uint8]:
     try:
         with Image.open(file) as image:
-            return np.asarray(image.convert("L"))
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise DataError(f"{file} is no image that can be read ({error}). Repair or remove it.") from error
+            image.load()
+            if image.mode != "F":
+                return _deep(image) if image.mode.startswith("I") else np.asarray(image.convert("L"))
+    except Exception as error:  # a damaged image may make PIL raise anything
+        raise DataError(f"{file} is no image that can be read ({_reason(error)}). Repair or remove it.") from error
+    raise DataError(f"{file} has floats for pixels: what is black and white is not known. Convert it to 8-bit greys.")
+
+
+def _deep(image: Image.Image) -> npt.NDArray[np.uint8]:
+    """The upper 8 of the 16 or 32 bits of each pixel; what is below 0 is black."""
+    pixels = np.asarray(image).astype(np.int64)
+    tags = getattr(image, "tag_v2", {})  # only TIFF has 32 bits, or a sign
+    bits: int = tags.get(BITSPERSAMPLE, (16,))[0]
+    if tags.get(SAMPLEFORMAT, (1,))[0] == SIGNED:
+        bits -= 1
+    elif bits == 32:
+        pixels &= 0xFFFFFFFF  # PIL takes the upper half for negative
+    return np.asarray(np.clip(pixels >> (bits - 8), 0, 255), dtype=np.uint8)
 
 
 READERS: dict[str, Callable[[Path, int], Iterator[Array]]] = {
