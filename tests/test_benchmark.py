@@ -51,3 +51,13 @@ def test_what_is_measured_was_trained_until_it_had_its_components(step):
     before = learner.model.K
     learner.observe(split.x[:100])
     assert before == learner.model.K
+
+
+def test_the_table_of_the_defaults_can_be_made(monkeypatch, capsys):
+    spec = importlib.util.spec_from_file_location("defaults", SCRIPT.with_name("defaults.py"))
+    defaults = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(defaults)
+    monkeypatch.setattr(defaults, "BLOBS", {})
+    defaults.main(seeds=(0,), batches=1)
+    assert "wine" in capsys.readouterr().out
+    assert defaults.learnt("wine", in_turn=False, batches=1, seed=0) == "1, 40 %"

@@ -1,8 +1,9 @@
 import copy
 import json
 import pickle
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -354,7 +355,7 @@ def test_with_the_defaults_what_never_changes_brings_no_birth():
     ids=["constant", "one sample", "constant column", "duplicates"],
 )
 def test_dull_data_leave_it_finite_and_small(X):
-    curl = small().partial_fit(X)
+    curl = small().partial_fit(np.tile(X, (5, 1)))
     assert np.isfinite(curl.score_samples(X[:100])).all()
     assert np.isfinite(curl.transform(X[:100])).all()
     assert curl.n_components_ == 1
@@ -507,3 +508,135 @@ def test_what_it_holds_does_not_grow_with_the_number_of_batches():
     curl = eager(n_new=10).partial_fit(rows(250 * 100))
     before = size(curl)
     assert abs(size(curl.partial_fit(rows(200 * 100))) - before) < 1000
+
+
+# -- hardened --------------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_of_something_else_is_not_overwritten(curl, tmp_path):
+    (tmp_path / "config.json").write_text('{"dataset": "mnist"}')
+    with pytest.raises(RunError) as error:
+        curl.save(tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path / 'config.json'} belongs to something else. Choose another directory for the model."
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_saving_removes_only_what_saves_have_left(curl, tmp_path):
+    mine = {"state-of-the-art.safetensors", ".mine.part", "notes.txt"}
+    left = {"state-0123456789abcdef.safetensors", ".config.json.123.part", ".state-0123456789abcdef.safetensors.1.part"}
+    for name in mine | left:
+        (tmp_path / name).touch()
+    curl.save(tmp_path)
+    assert mine < {file.name for file in tmp_path.iterdir()}
+    assert len(list(tmp_path.iterdir())) == len(mine) + 2
+    assert whole(CURL.load(tmp_path)) == whole(curl)
+
+
+def test_several_may_save_to_one_place_and_others_load_meanwhile(curl, tmp_path):
+    curl.save(tmp_path)
+    errors: list[Exception] = []
+
+    def often(what: Callable[[], object]) -> None:
+        try:
+            for _ in range(10):
+                what()
+        except Exception as error:
+            errors.append(error)
+
+    other = pickle.loads(pickle.dumps(curl)).partial_fit(X32)
+    works = [lambda: curl.save(tmp_path), lambda: other.save(tmp_path), lambda: CURL.load(tmp_path)]
+    threads = [threading.Thread(target=often, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert whole(CURL.load(tmp_path)) in (whole(curl), whole(other))
+
+
+def test_ctrl_c_takes_effect_between_two_mini_batches(curl, monkeypatch):
+    observe = curl._engine.learner.observe
+
+    def interrupted(x):
+        signal.raise_signal(signal.SIGINT)
+        return observe(x)
+
+    reference = pickle.loads(pickle.dumps(curl)).partial_fit(X32[:10])
+    monkeypatch.setattr(curl._engine.learner, "observe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        curl.partial_fit(X32)
+    assert whole(curl) == whole(reference)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_birth_takes_no_longer_where_mini_batches_are_small():
+    curl, steps = eager(batch_size=100, n_new=100), []
+    curl.partial_fit(rows(10_000))
+    climb = curl._engine.learner.climb
+    curl._engine.learner.climb = lambda *given: (steps.append(1), climb(*given))
+    before = curl.n_components_
+    while curl.n_components_ == before:
+        steps.clear()
+        curl.partial_fit(rows(1))
+    assert len(steps) <= 2 + 100 * 2
+
+
+def test_images_of_another_shape_are_refused_though_they_have_as_many_pixels():
+    curl = small().partial_fit(rows(20).reshape(20, 5, 1))
+    with pytest.raises(DataError) as error:
+        curl.predict(rows(20).reshape(20, 1, 5))
+    assert str(error.value) == "X has samples of the shape (1, 5), the model learnt (5, 1). Give them like that."
+
+
+def test_settings_changed_after_learning_began_do_not_change_what_x_means(curl):
+    embedding = curl.transform(X32)
+    curl.set_params(likelihood="bernoulli")
+    np.testing.assert_array_equal(curl.transform(X32), embedding)
+
+
+def test_a_bad_setting_leaves_a_fitted_model_alone(curl):
+    before = whole(curl), curl.n_features_in_
+    with pytest.raises(ConfigError):
+        curl.set_params(n_z=-1).fit(rows(50)[:, :3])
+    assert (whole(curl), curl.n_features_in_) == before
+
+
+@pytest.mark.parametrize(
+    "setting", [{"encoder": 64}, {"n_z": "16"}, {"n_new": None}, {"c_new": None}, {"learning_rate": "fast"}], ids=str
+)
+def test_a_setting_of_a_wrong_type_is_one_error(setting):
+    with pytest.raises(ConfigError):
+        CURL(**setting).partial_fit(rows(10))
+
+
+def test_learning_that_diverges_is_told():
+    with pytest.raises(RunError, match=r"^Learning has diverged: the bound is .* Scale X or lower learning_rate"):
+        small(learning_rate=1e30).partial_fit(rows(1000))
+
+
+def test_without_a_random_state_nothing_of_numpys_own_is_drawn():
+    before = np.random.get_state()[2]
+    CURL(n_z=2, encoder=(4,), decoder=(4,)).partial_fit(rows(10))
+    assert np.random.get_state()[2] == before
+
+
+def test_two_threads_that_begin_at_once_teach_one_model():
+    curl = small()
+    threads = [threading.Thread(target=curl.partial_fit, args=(rows(100, seed=seed),)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert curl._engine.learner.d_new.seen == 400
+
+
+def test_regimes_that_return_are_known_and_all_are_remembered():
+    centres = {"a": np.zeros(6), "b": np.array([5, -4, 6, 3, 0, 0.0]), "c": np.array([-3, 3, 0, 2, -2, 1.0])}
+    rng, curl = np.random.default_rng(0), CURL(random_state=0)
+    for regime in "abcabc":
+        curl.partial_fit(centres[regime] + rng.normal(size=(5000, 6)))
+    assert curl.n_components_ == 3
+    for component, centre in enumerate(centres.values()):
+        assert np.mean(curl.predict(centre + rng.normal(size=(300, 6))) == component) > 0.6

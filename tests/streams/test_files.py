@@ -377,3 +377,12 @@ def test_a_grid_shows_every_image_once_from_black_to_white(tmp_path):
     tiles = [grid[y : y + 2, x : x + 3] for y in (0, 3) for x in (0, 4, 8)]
     assert np.array_equal(np.stack(tiles[:5]), np.rint((images + 2) * 51).astype(np.uint8))
     assert set(tiles[5].flat) == {128}
+
+
+def test_a_column_of_dates_in_a_parquet_file_is_one_error(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="Parquet files need pyarrow")
+    from pyarrow import parquet
+
+    dates = np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[ns]")
+    parquet.write_table(pa.table({"when": dates, "x": [0.1, 0.2]}), tmp_path / "x.parquet")
+    assert error_of(tmp_path / "x.parquet").startswith(f"{tmp_path / 'x.parquet'} cannot be read: ")

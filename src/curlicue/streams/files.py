@@ -23,7 +23,17 @@ from curlicue.errors import DataError
 Array = npt.NDArray[Any]
 ROWS = 10_000  # at a time
 # what the libraries raise on files that are damaged, or made to do damage
-UNREADABLE = (OSError, ValueError, ArithmeticError, EOFError, MemoryError, RuntimeError, BadZipFile, zlib.error)
+UNREADABLE = (
+    OSError,
+    ValueError,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    BadZipFile,
+    zlib.error,
+)
 SIGNED = 2  # in the sample format of a TIFF
 PICTURES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm"})
 
