@@ -414,6 +414,22 @@ def test_when_the_first_rows_are_bad_nothing_is_left_behind(command):
     assert not Path("model").exists()
 
 
+def named(path: str, names: str) -> str:
+    np.savetxt(path, rows(300)[:, :3], delimiter=",", header=names, comments="")
+    return path
+
+
+def test_columns_in_another_order_are_refused(command):
+    a, b = named("a.csv", "t,p,v"), named("b.csv", "t,v,p")
+    refused = "Column 2 of b.csv is 'v', where the model learnt 'p'. Give the same columns in the same order."
+    assert refused in command("fit", a, b, "--out", "model", *TINY).err
+    assert list(CURL.load("model").feature_names_in_) == ["t", "p", "v"]
+    assert command("embed", "model", b).err == f"curlicue: {refused}\n"
+    assert command("fit", b, "--out", "model", "--update").err == f"curlicue: {refused}\n"
+    answer = command("embed", "model", a)
+    assert (answer.code, answer.err) == (0, "")
+
+
 def test_a_model_that_diverges_is_not_saved(command):
     np.save("a.npy", rows(600))
     answer = command("fit", "a.npy", "--out", "model", "--learning-rate", "1e30", *TINY)

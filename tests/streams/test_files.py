@@ -10,7 +10,7 @@ from PIL import Image
 
 from curlicue.errors import DataError
 from curlicue.streams import files
-from curlicue.streams.files import Part, check_kind, parts, write, write_grid
+from curlicue.streams.files import Part, check_kind, names, parts, write, write_grid
 
 X = np.arange(24, dtype=np.float64).reshape(8, 3) / 10
 
@@ -386,3 +386,13 @@ def test_a_column_of_dates_in_a_parquet_file_is_one_error(tmp_path):
     dates = np.array(["2026-01-01", "2026-01-02"], dtype="datetime64[ns]")
     parquet.write_table(pa.table({"when": dates, "x": [0.1, 0.2]}), tmp_path / "x.parquet")
     assert error_of(tmp_path / "x.parquet").startswith(f"{tmp_path / 'x.parquet'} cannot be read: ")
+
+
+def test_names_of_columns_are_those_in_the_file(tmp_path):
+    (tmp_path / "x.csv").write_text('\n"a, b",c \n1,2\n')
+    assert names(tmp_path / "x.csv") == ("a, b", "c")
+    (tmp_path / "y.csv").write_text("1,2\n")
+    assert names(tmp_path / "y.csv") is None
+    assert names(file_of(tmp_path / "x.npy")) is None
+    assert names(tmp_path / "none.csv") is None
+    assert names(file_of(tmp_path / "x.parquet")) == ("c0", "c1", "c2")

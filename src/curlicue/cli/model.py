@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +21,7 @@ from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.estimator import CURL, Array, Fact
 from curlicue.experiments.run import use_threads
 from curlicue.learn.events import ComponentBorn
-from curlicue.streams.files import Part, check_kind, parts, write, write_csv, write_grid
+from curlicue.streams.files import Part, check_kind, names, parts, write, write_csv, write_grid
 
 BATCHES = 20  # learnt between two looks at whether to stop
 ROWS = 2000  # embedded at a time
@@ -151,6 +152,7 @@ class _Piece:
     first: int  # rows before it in the file
     before: int  # rows before it in the whole stream
     x: Array  # [n, …]
+    names: tuple[str, ...] | None = None  # of the columns, if the file says so
 
     @property
     def end(self) -> int:
@@ -172,9 +174,9 @@ def _pieces(files: Sequence[Path], epochs: int, rows: int) -> Iterator[_Piece]:
     before = 0
     for _ in range(epochs):
         for path in files:
-            first = 0
+            first, called = 0, names(path)
             for x in parts(path, rows):
-                yield _Piece(path, first, before, x)
+                yield _Piece(path, first, before, x, called)
                 first, before = first + len(x), before + len(x)
         if not before:
             raise DataError(f"There are no rows in {', '.join(map(str, files))}. Check the names.")
@@ -198,14 +200,20 @@ def _rest(pieces: Iterator[_Piece], skip: int, likelihood: str | None) -> Iterat
         yield piece
 
 
-def _check(piece: _Piece, n_features: int | None) -> None:
+def _check(piece: _Piece, curl: CURL | None) -> None:
     """DataError, with the place of what is wrong."""
+    n_features = None if curl is None else curl.n_features_in_
     if piece.x.dtype.kind not in "fiub":
         raise DataError(f"{piece.where}: not all values are numbers ({piece.x.dtype}). Leave out what is none.")
     x = piece.x.reshape(len(piece.x), -1)  # [n, D]
     if n_features is not None and x.shape[1] != n_features:
         remedy = "Give files with the same columns."
         raise DataError(f"{piece.path} has {x.shape[1]} values a row, the model learnt from {n_features}. {remedy}")
+    learnt = getattr(curl, "feature_names_in_", piece.names)
+    for n, (name, known) in enumerate(zip(piece.names or (), () if learnt is None else learnt, strict=False)):
+        if name != known:
+            remedy = "Give the same columns in the same order."
+            raise DataError(f"Column {n + 1} of {piece.path} is {name!r}, where the model learnt {known!r}. {remedy}")
     bad = np.argwhere(~np.isfinite(x))
     if len(bad):
         row, column = bad[0]
@@ -217,7 +225,9 @@ def _check(piece: _Piece, n_features: int | None) -> None:
 def _named(piece: _Piece) -> Iterator[None]:
     """Whatever a model has against the rows, with their place and on one line."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "X does not have valid feature names")  # they were compared before
+            yield
     except ConfigError:
         raise
     except ValueError as error:
@@ -300,7 +310,7 @@ class _Pupil:
 
     def learn(self, piece: _Piece) -> None:
         """Go on with some rows; if they are bad, nothing changes."""
-        _check(piece, None if self.curl is None else self.curl.n_features_in_)
+        _check(piece, self.curl)
         curl = self.curl or self._begin(piece)
         curl.on_event = lambda fact: self._tell(fact, piece)
         try:
@@ -311,6 +321,8 @@ class _Pupil:
                 f"{piece.where}: learning has diverged. Start anew with a lower --learning-rate or with other scales; "
                 f"what is saved in {self.out}, if anything, is as it was after row {self.saved_row}."
             ) from error
+        if self.curl is None and piece.names is not None:
+            curl.feature_names_in_ = np.array(piece.names, dtype=object)
         self._introduce()
         self.curl, self.row, self.n = curl, piece.end, self.n + len(piece.x)
 
@@ -406,7 +418,7 @@ def _load(path: Path) -> CURL:
 
 def _embedded(curl: CURL, files: Sequence[Path], bound: bool) -> Iterator[Part]:
     for piece in _rest(_pieces(files, 1, ROWS), 0, curl.likelihood):
-        _check(piece, curl.n_features_in_)
+        _check(piece, curl)
         with _named(piece):
             part: Part = {"component": curl.predict(piece.x), "embedding": curl.transform(piece.x)}
             if bound:

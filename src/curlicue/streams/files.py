@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import os
 import zlib
@@ -49,6 +50,21 @@ def parts(path: Path, rows: int = ROWS) -> Iterator[Array]:
         known = ", ".join(READERS)
         raise DataError(f"{path} is of no kind that can be read. Give {known}, or a folder of images.")
     return _told(reader(path, rows), path)
+
+
+def names(path: Path) -> tuple[str, ...] | None:
+    """What the columns are called, if the file says so; None for one that cannot be read, of which `parts` tells."""
+    try:
+        match path.suffix.lower():
+            case ".csv":
+                with path.open(encoding="utf-8-sig") as file:
+                    first = next((line for line in file if line.strip()), "")
+                return tuple(name.strip() for name in next(csv.reader([first]))) if _is_names(first) else None
+            case ".parquet":
+                return tuple(_arrow().parquet.read_schema(path).names)
+    except UNREADABLE:
+        pass
+    return None
 
 
 def _told(samples: Iterator[Array], path: Path) -> Iterator[Array]:
