@@ -8,6 +8,7 @@ from torch import Tensor
 
 from curlicue.config import LearnerConfig, Likelihood, ModelConfig
 from curlicue.learn.learner import Learner
+from curlicue.model.likelihood import GaussianNoise
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng, named_generator
 
@@ -25,6 +26,8 @@ def make_model() -> Callable[..., MixtureVAE]:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.4 * torch.randn(parameter.shape, generator=rng))
+            if isinstance(model.p_x, GaussianNoise):
+                model.p_x.raw_var /= GaussianNoise.PACE
         return model
 
     return make
