@@ -583,6 +583,16 @@ def test_a_birth_takes_no_longer_where_mini_batches_are_small():
     assert len(steps) <= 2 + 100 * 2
 
 
+@pytest.mark.parametrize(
+    "X",
+    [np.array([["1", "2"]], dtype=object), pd.DataFrame({"a": ["1", "2"], "b": ["3", "4"]}), [["1", 2.0]]],
+    ids=type,
+)
+def test_strings_of_digits_are_no_numbers(X):
+    with pytest.raises(ValueError, match=r"string|convert"):
+        small().partial_fit(X)
+
+
 def test_images_of_another_shape_are_refused_though_they_have_as_many_pixels():
     curl = small().partial_fit(rows(20).reshape(20, 5, 1))
     with pytest.raises(DataError) as error:

@@ -307,6 +307,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         rows = check_array(X, dtype="numeric", estimator=self, input_name="X")
         if rows.dtype.kind not in "biuf":
             raise DataError(f"X must hold numbers. Got {rows.dtype} instead. Convert it.")
+        _refuse_words(X)
         self._check_range(rows, reset)
         validate_data(self, X, reset=reset, skip_check_array=True)
         learnt = self._engine.shape if not reset and shape is not None else None
@@ -525,6 +526,13 @@ def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
         for batch in stream:
             yield batch
             line.update(task, advance=1, K=curl.n_components_)
+
+
+def _refuse_words(X: Any) -> None:
+    """DataError if there are strings in X, be it of digits."""
+    values = np.asarray(X)
+    if values.dtype.kind in "OSU" and (word := next((v for v in values.flat if isinstance(v, str)), None)) is not None:
+        raise DataError(f"X must hold numbers. Got the string {word!r} instead. Convert it.")
 
 
 @contextmanager
