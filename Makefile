@@ -24,7 +24,7 @@ bench: $(INSTALLED)
 	$(BIN)/python benchmarks/step.py --out benchmarks/latest.json
 
 soak: $(INSTALLED)
-	CURLICUE_SOAK=10000 $(BIN)/python -m pytest tests/test_soak.py --timeout 7200
+	CURLICUE_SOAK=10000 $(BIN)/python -m pytest tests/test_soak.py tests/test_fuzz.py --timeout 7200
 
 # constraints.txt pins every version this has been tested with; the packages' own metadata accepts a range.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import json
+import os
 import pickle
 import shutil
 import tempfile
@@ -30,9 +31,12 @@ D = 5  # features
 B = 10  # rows of a mini-batch
 CAP = 3  # components
 
+LONG = "CURLICUE_SOAK" in os.environ  # `make soak`: more of it, and other examples each time
+TIMES = 20 if LONG else 1
+
 STABLE = settings(
     deadline=None,
-    derandomize=True,
+    derandomize=not LONG,
     database=None,
     phases=[Phase.explicit, Phase.generate],  # to make a failing sequence of calls shorter takes minutes
     suppress_health_check=list(HealthCheck),
@@ -270,7 +274,7 @@ class AnyCalls(RuleBasedStateMachine):
             assert whole(self.curl) == whole(self.alone)
 
 
-AnyCalls.TestCase.settings = settings(STABLE, max_examples=16, stateful_step_count=12)
+AnyCalls.TestCase.settings = settings(STABLE, max_examples=16 * TIMES, stateful_step_count=12)
 TestAnySequenceOfCallsKeepsTheModelWhole = AnyCalls.TestCase
 
 
@@ -320,7 +324,7 @@ def test_a_fraction_where_a_whole_number_belongs_is_refused_before_anything_is_l
 # -- how a stream is cut ---------------------------------------------------------------------------------------------
 
 
-@settings(STABLE, max_examples=10)
+@settings(STABLE, max_examples=10 * TIMES)
 @given(
     kind=st.sampled_from(range(len(SETTINGS))),
     age=st.sampled_from(AGES),
@@ -408,7 +412,7 @@ def damaged(contents: bytes, how: str, what: Any) -> bytes:
     return bytes(what)
 
 
-@settings(STABLE, max_examples=250)
+@settings(STABLE, max_examples=250 * TIMES)
 @given(file=st.sampled_from(["config", "state"]), damage=damages)
 def test_a_damaged_file_is_refused_in_one_line_or_means_the_same(saved, file, damage):
     with tempfile.TemporaryDirectory() as folder:
@@ -418,7 +422,7 @@ def test_a_damaged_file_is_refused_in_one_line_or_means_the_same(saved, file, da
         refused_or_same(path, saved)
 
 
-@settings(STABLE, max_examples=60)
+@settings(STABLE, max_examples=60 * TIMES)
 @given(damage=damages)
 def test_a_damaged_checkpoint_is_refused_or_means_the_same(saved, damage):
     """As before, but the name of the file is made to agree with its contents."""
@@ -448,7 +452,7 @@ nonsense = st.recursive(
 CONFIG = ["format", "curlicue", "parameters", "n_features_in", "feature_names_in", "state"]
 
 
-@settings(STABLE, max_examples=60)
+@settings(STABLE, max_examples=60 * TIMES)
 @given(name=st.sampled_from(CONFIG), value=nonsense)
 def test_nonsense_with_the_right_checksum_in_the_settings_is_a_run_error_at_worst(saved, name, value):
     with tempfile.TemporaryDirectory() as folder:
@@ -457,7 +461,7 @@ def test_nonsense_with_the_right_checksum_in_the_settings_is_a_run_error_at_wors
         loaded(path)
 
 
-@settings(STABLE, max_examples=60)
+@settings(STABLE, max_examples=60 * TIMES)
 @given(turns=st.lists(st.integers(0, 50), min_size=1, max_size=4), value=nonsense)
 def test_nonsense_with_the_right_checksum_in_the_state_is_a_run_error_at_worst(saved, turns, value):
     contents = state_of(saved).read_bytes()
