@@ -191,9 +191,7 @@ def accuracy(curl: CURL, clusters: list[int]) -> float:
     return float(sum(counts[c, owner == c].sum() for c in clusters) / (400 * len(clusters)))
 
 
-def test_a_process_that_is_killed_and_shown_bad_batches_ends_where_an_undisturbed_one_does(
-    run, tmp_path
-):
+def test_a_process_that_is_killed_and_shown_bad_batches_ends_where_an_undisturbed_one_does(run, tmp_path):
     rng = np.random.default_rng(0)
     deaths = sorted(rng.choice(np.arange(EVERY, N - 8 * EVERY), KILLS, replace=False).tolist())
     for death, moment in zip(deaths, ["saving", "learning"] * KILLS, strict=False):
