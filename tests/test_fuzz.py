@@ -507,3 +507,15 @@ def test_code_in_the_files_is_never_run(saved, tmp_path, where):
     assert not made.exists()
     pickle.loads(code)
     assert made.exists()
+
+
+def test_a_state_without_features_is_a_run_error(saved, tmp_path):
+    path = Path(shutil.copytree(saved, tmp_path / "m"))
+    contents = state_of(saved).read_bytes()
+    scalars, tensors = _metadata(contents), load(contents)
+    del scalars["sha256"]
+    scalars["extra"]["n_x"] = 0
+    scalars["sha256"] = _digest(scalars, tensors)
+    sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
+    with pytest.raises(RunError, match="holds what CURL.save never wrote"):
+        CURL.load(path)

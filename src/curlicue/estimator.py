@@ -414,7 +414,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             raise RunError(f"{path / config['state']} is not as it was saved. Save the model again, or take a backup.")
         try:
             return cls._of(config, contents, str(path / config["state"]))
-        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, ArithmeticError, MemoryError) as error:
             raise RunError(f"{path} holds what CURL.save never wrote ({error!r}). Take a backup.") from error
 
     @classmethod
