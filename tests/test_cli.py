@@ -433,12 +433,12 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "a list of settings": (lambda run: (run / "config.json").write_text("[]"), "{run}/config.json is damaged ("),
     "other n_z": (
         lambda run: edit_config(run, "model", "n_z", value=3),
-        "{run}/checkpoint.safetensors does not fit the settings: model/decoder.weights.0 is float32 [2, 200] in it, "
-        "but these settings make it float32 [3, 200]. Resume with the settings it was written with.",
+        "{run}/checkpoint.safetensors does not fit the settings: model/decoder.weights.0 is float32 [2, 64] in it, "
+        "but these settings make it float32 [3, 64]. Resume with the settings it was written with.",
     ),
     "other widths": (
-        lambda run: edit_config(run, "model", "encoder", value=[200, 50]),
-        "{run}/checkpoint.safetensors does not fit the settings: model/encoder.biases.1 is float32 [100] in it",
+        lambda run: edit_config(run, "model", "encoder", value=[50]),
+        "{run}/checkpoint.safetensors does not fit the settings: model/encoder.biases.0 is float32 [64] in it",
     ),
     "labels from now on": (
         lambda run: edit_config(run, "supervised", value=True),
@@ -768,7 +768,7 @@ def test_an_impatient_interrupt_ends_without_a_traceback(monkeypatch, command):
     assert (answer.code, answer.out, answer.err) == (130, "", "")
 
 
-LONG = ("train", "--preset", "digits", "--steps", "400", "--n-new", "40", "--threads", "1")
+LONG = ("train", "--preset", "digits", "--steps", "400", "--c-new", "-30", "--n-new", "40", "--threads", "1")
 
 
 def spawn(*arguments: object) -> subprocess.Popen[str]:

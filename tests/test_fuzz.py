@@ -517,5 +517,5 @@ def test_a_state_without_features_is_a_run_error(saved, tmp_path):
     scalars["extra"]["n_x"] = 0
     scalars["sha256"] = _digest(scalars, tensors)
     sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
-    with pytest.raises(RunError, match="holds what CURL.save never wrote"):
+    with pytest.raises(RunError, match=r"holds what CURL\.save never wrote"):
         CURL.load(path)

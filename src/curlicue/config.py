@@ -230,12 +230,16 @@ PRESETS: dict[str, RunConfig] = {
         learner=LearnerConfig(learning_rate=5e-4, expansion=ExpansionConfig(max_components=200), replay=None),
         sampled_knn=True,
     ),
-    # not of the paper: scikit-learn's 8×8 digits, for a first minute without a download
+    # not of the paper: scikit-learn's 8×8 digits, for a first minute without a download; settings as `CURL` has them
     "digits": RunConfig(
         dataset="digits",
         steps=10_000,
-        model=ModelConfig(n_z=16, encoder=(200, 100), decoder=(200,)),
-        learner=LearnerConfig(expansion=ExpansionConfig(c_new=-30.0), replay=ReplayConfig(snapshots=Every(1_000))),
+        model=ModelConfig(n_z=8, encoder=(64,), decoder=(64,)),
+        learner=LearnerConfig(
+            learning_rate=3e-3,
+            expansion=ExpansionConfig(c_new=None, deviations=2.0, window=500, burn_in=0, wait=20, passes=100),
+            replay=ReplayConfig(snapshots=Every(1_000), labelled=True),
+        ),
         evaluate_every=500,
     ),
 }
