@@ -1,4 +1,4 @@
-"""A tiny model, tiny data and a tiny learner, from which most laws are read."""
+"""A tiny model, tiny data and a tiny learner, from which most laws are read; and the command."""
 
 from collections.abc import Callable
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from curlicue.cli import main
 from curlicue.config import LearnerConfig, Likelihood, ModelConfig
 from curlicue.learn.learner import Learner
 from curlicue.model.likelihood import GaussianNoise
@@ -54,3 +55,25 @@ def make_learner() -> Callable[..., Learner]:
         return Learner(model, LearnerConfig(**{"expansion": None, "replay": None} | settings), rng)
 
     return make
+
+
+class Answer:
+    """What a command said and how it ended."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Answer]:
+    """The `curlicue` command, in this process."""
+
+    def call(*arguments: object) -> Answer:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        return Answer(code, *capsys.readouterr())
+
+    return call

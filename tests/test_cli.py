@@ -53,29 +53,6 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     torch.set_flush_denormal(False)
 
 
-class Answer:
-    """What a command said and how it ended."""
-
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
-
-
-Command = Callable[..., Answer]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> Answer:
-        code = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as ended:
-            code = int(ended.code or 0)
-        return Answer(code, *capsys.readouterr())
-
-    return call
-
-
 def contents(path: Path) -> dict[str, bytes | None]:
     files = (p for p in path.rglob("*"))
     return {str(p.relative_to(path)): p.read_bytes() if p.is_file() else None for p in files}

@@ -556,6 +556,15 @@ def test_several_may_save_to_one_place_and_others_load_meanwhile(curl, tmp_path)
     assert whole(CURL.load(tmp_path)) in (whole(curl), whole(other))
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C as in a terminal: what is started in the background of a script has it ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_ctrl_c_takes_effect_between_two_mini_batches(curl, monkeypatch):
     observe = curl._engine.learner.observe
 

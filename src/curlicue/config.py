@@ -93,6 +93,22 @@ class ExpansionConfig:
         _require(cap is None or cap >= 1, "max_components", cap, "None or an int in the range [1, inf)")
 
 
+def measured_expansion(n_new: int = 100, max_components: int | None = None) -> ExpansionConfig:
+    """Growth where no number of nats is known that fits: the line is two deviations below what is normal, and a fifth
+    of the latest samples below it is a change (docs/decisions/0011-defaults-of-the-estimator.md).
+    """
+    return ExpansionConfig(
+        c_new=None,
+        deviations=2.0,  # when nothing changes, a few of a hundred samples lie below
+        n_new=n_new,
+        window=5 * n_new,
+        burn_in=0,  # what is normal is measured from the start, and needs no other
+        wait=20,
+        passes=100,  # so that a newborn has its own from the start
+        max_components=max_components,
+    )
+
+
 @dataclass(frozen=True)
 class Never:
     """No snapshot, hence no replay."""
@@ -237,7 +253,7 @@ PRESETS: dict[str, RunConfig] = {
         model=ModelConfig(n_z=8, encoder=(64,), decoder=(64,)),
         learner=LearnerConfig(
             learning_rate=3e-3,
-            expansion=ExpansionConfig(c_new=None, deviations=2.0, window=500, burn_in=0, wait=20, passes=100),
+            expansion=measured_expansion(),
             replay=ReplayConfig(snapshots=Every(1_000), labelled=True),
         ),
         evaluate_every=500,

@@ -40,6 +40,7 @@ from curlicue.config import (
     ReplayConfig,
     Snapshots,
     from_json,
+    measured_expansion,
     to_json,
 )
 from curlicue.errors import ConfigError, DataError, RunError
@@ -70,10 +71,6 @@ STATE = re.compile(r"state-[0-9a-f]{16}\.safetensors")  # named after its conten
 PART = re.compile(rf"\.({STATE.pattern}|config\.json)\.\d+\.part")  # what `write_atomically` had not finished
 TRIES = 5  # to load while others save
 BEGINNING = threading.Lock()  # of any model: two threads that find none yet must not make two
-DEVIATIONS = 2.0  # below what is normal: c_new "auto". A few of a hundred samples lie there when nothing changes
-WINDOW = 5  # times n_new: real samples within which D_new must fill then. A fifth of the latest: something has changed
-WAIT = 20  # mini-batches after a birth until D_new may collect again
-PASSES = 100  # over D_new, so that a newborn has its own from the start
 LARGEST = 1e6  # |x|; Adam squares gradients that go with x²: x⁴ leaves float32 room for sums and small variances
 
 
@@ -150,9 +147,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     def fit(self, X: Any, y: object = None) -> Self:
         """Learn from X anew, in random order, `epochs` times. `y` is ignored."""
-        settings, size = self._settings(), _whole("batch_size", self.batch_size)
-        rows, shape = self._rows(X, reset=True)
-        self._begin(settings, rows.shape[1], shape)
+        size, rows = _whole("batch_size", self.batch_size), self._begin(X)
         for _ in range(self.epochs):
             order = torch.randperm(len(rows), generator=self._engine.learner.rng.data).numpy()
             for start in range(0, len(rows), size):
@@ -164,10 +159,9 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         """Go on learning, from the rows of X in their order. `y` is ignored."""
         size = _whole("batch_size", self.batch_size)
         with BEGINNING:
-            settings = None if hasattr(self, "_engine") else self._settings()
-            rows, shape = self._rows(X, reset=settings is not None)
-            if settings is not None:
-                self._begin(settings, rows.shape[1], shape)
+            rows = None if hasattr(self, "_engine") else self._begin(X)
+        if rows is None:
+            rows, _ = self._rows(X, reset=False)
         for start in range(0, len(rows), size):
             self._learn(self._tensor(rows[start : start + size]))
         return self
@@ -187,11 +181,13 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             raise ConfigError(f"A setting is of a type that it cannot have: {error}. See help(CURL).") from error
         return from_json(ModelConfig, model, "model"), from_json(LearnerConfig, learner, "learner")
 
-    def _begin(self, settings: tuple[ModelConfig, LearnerConfig], n_x: int, shape: tuple[int, ...]) -> None:
-        """A model that knows nothing yet."""
-        state = self.random_state
+    def _begin(self, X: Any) -> Array:
+        """A model that knows nothing yet, for samples like those of X; returns its rows."""
+        settings, state = self._settings(), self.random_state
+        rows, shape = self._rows(X, reset=True)
         seed = secrets.randbits(31) if state is None else check_random_state(state).randint(np.iinfo(np.int32).max)
-        self._engine = _Engine(*settings, n_x, shape, int(seed))
+        self._engine = _Engine(*settings, rows.shape[1], shape, int(seed))
+        return rows
 
     def _model_config(self) -> ModelConfig:
         _one_of("likelihood", self.likelihood, tuple(map(str, Likelihood)))
@@ -204,17 +200,9 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
 
     def _learner_config(self) -> LearnerConfig:
         measured = isinstance(self.c_new, str) and _one_of("c_new", self.c_new, ("auto",)) == "auto"
-        n_new = _plain(self.n_new)
-        expansion = ExpansionConfig(
-            c_new=None if measured else float(self.c_new),
-            deviations=DEVIATIONS,
-            window=WINDOW * n_new if measured else None,
-            burn_in=0 if measured else 100,  # what is normal is measured from the start, and needs no other
-            wait=WAIT,
-            passes=PASSES,
-            n_new=n_new,
-            max_components=_plain(self.max_components),
-        )
+        expansion = measured_expansion(_plain(self.n_new), _plain(self.max_components))
+        if not measured:
+            expansion = replace(expansion, c_new=float(self.c_new), window=None, burn_in=ExpansionConfig.burn_in)
         labelled = _one_of("replay", self.replay, ("mgr", "smgr", None)) == "smgr"
         replay = ReplayConfig(snapshots=_snapshots(_plain(self.snapshots)), labelled=labelled)
         return LearnerConfig(

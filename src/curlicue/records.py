@@ -18,7 +18,8 @@ import math
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +32,24 @@ Json = dict[str, Any]
 LOGS = ("events.jsonl", "metrics.jsonl")
 
 
-def write_atomically(path: Path, contents: bytes) -> None:
-    """The old file or the new one, whole, whatever happens in between."""
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name to write to; what is there in the end replaces `path`, unless something went wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
-            file.write(contents)
-            file.flush()
-            os.fsync(file.fileno())
+        yield part
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, contents: bytes) -> None:
+    """The old file or the new one, whole, whatever happens in between."""
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(contents)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class RunDirectory:

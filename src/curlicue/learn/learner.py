@@ -43,7 +43,7 @@ class Learner(Trainer):
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
         events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
         terms = self.elbo(x)
-        if self.usage.update(terms.q_y) and self.snapshot_at_change:
+        if self.snapshot_at_change and self.usage.update(terms.q_y):
             events.append(self.take_snapshot())
         n_poor = self.judge(self.d_new, x, terms) if self.d_new is not None else 0
         events.append(self.real_step(terms, n_poor))
@@ -54,13 +54,16 @@ class Learner(Trainer):
     def judge(self, buffer: PoorlyModelled, x: Tensor, terms: ElboTerms) -> int:
         """Who joins D_new, and how many they are: what the sparse estimate finds poor is measured exactly first."""
         bound, y = terms.bound.detach(), terms.q_y.argmax(1)
-        places = buffer.poor(bound, y).nonzero().squeeze(1)
-        if self.config.tau is not None and len(places) and buffer.eligible(self.t):
-            with looking(self.model):
-                suspects = x.index_select(0, places)
-                exact = elbo(self.model, suspects, self.rng.latent, z_samples=self.config.z_samples).bound
-            bound = bound.index_copy(0, places, exact)
+        if self.config.tau is not None and buffer.eligible(self.t):
+            places = buffer.poor(bound, y).nonzero().squeeze(1)
+            if len(places):
+                bound = bound.index_copy(0, places, self._exact_bound(x.index_select(0, places)))
         return buffer.consider(x, bound, y, self.t)
+
+    def _exact_bound(self, x: Tensor) -> Tensor:
+        """L(x) [B] over all components, as training would measure it."""
+        with looking(self.model):
+            return elbo(self.model, x, self.rng.latent, z_samples=self.config.z_samples).bound
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
         """A component is born; with dynamic snapshots the model is remembered as it was before."""

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from itertools import chain, count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +19,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT
 
 from curlicue.errors import DataError
+from curlicue.records import replacing
 
 Array = npt.NDArray[Any]
 ROWS = 10_000  # at a time
@@ -256,7 +256,7 @@ def write(path: Path, samples: Iterable[Part], letter: str) -> None:
     .npz has the arrays under their names, .npy has the array of several values alone.
     """
     check_kind(path)
-    with _replacing(path) as part:
+    with replacing(path) as part:
         WRITERS[path.suffix.lower()](part, iter(samples), letter)
 
 
@@ -278,20 +278,8 @@ def write_grid(path: Path, images: Array) -> None:
     tiles = np.full((down * across, h + 1, w + 1), 128, np.uint8)  # with a grey line after each
     tiles[:n, :h, :w] = np.rint((images - low) * (255 / (high - low)))
     grid = tiles.reshape(down, across, h + 1, w + 1).swapaxes(1, 2).reshape(down * (h + 1), across * (w + 1))
-    with _replacing(path) as part:
+    with replacing(path) as part:
         Image.fromarray(grid[:-1, :-1]).save(part, format="PNG")
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A name to write to; what is there in the end replaces `path`, unless something went wrong."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        yield part
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def _columns(part: Part, letter: str) -> Part:
