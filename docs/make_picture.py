@@ -59,7 +59,7 @@ ROWS = (
     Row(
         name="mnist-no-expansion",
         label="replay, no growth",
-        command="curlicue train --preset mnist --expansion False --components 25",
+        command="curlicue train --preset mnist --no-expansion --components 25",
         colour="#737373",
         paper_components="25",
         paper_accuracy="≈ 51",

@@ -90,6 +90,7 @@ def test_help_names_every_option_and_no_other(command, subcommand):
     assert (answer.code, answer.err) == (0, "")
     named = set(re.findall(r"^[│ ] +(?:-\w \w+, )?--([a-z][a-z-]*)", answer.out, re.MULTILINE))
     assert named == {name.replace("_", "-") for name in OPTIONS[subcommand]}
+    assert "None" not in answer.out
 
 
 def test_help_names_every_subcommand(command):
@@ -230,9 +231,9 @@ def test_options_of_the_command_line_arrive(monkeypatch, command):
         exact=True,
         learning_rate=0.01,
     )
-    values = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in ("exact", "dataset")}
+    values = {f.name: getattr(given, f.name) for f in fields(given) if f.name not in ("expansion", "exact", "dataset")}
     options = [text for name, value in values.items() for text in (f"--{name.replace('_', '-')}", value)]
-    assert command("train", *options, "--exact").err == "curlicue: far enough\n"
+    assert command("train", *options, "--expansion", "--exact").err == "curlicue: far enough\n"
     assert seen == [given]
 
 
@@ -307,7 +308,7 @@ REFUSED: list[tuple[str, str]] = [
     ),
     ("--c-new nan", "The 'c_new' setting must be None or a finite number of nats. Got nan instead."),
     ("--learning-rate 0", "The 'learning_rate' setting must be a float in the range (0, inf). Got 0.0 instead."),
-    ("--snapshots 0", AT_LEAST_1.format("steps", 0)),
+    ("--snapshots 0", "--snapshots must be never, dynamic, change, T, 0.1T or a number of steps. Got '0' instead."),
     (
         "--snapshots often",
         "--snapshots must be never, dynamic, change, T, 0.1T or a number of steps. Got 'often' instead.",
@@ -325,8 +326,8 @@ REFUSED: list[tuple[str, str]] = [
         "--emission, --counts only matters with replay. Add --replay mgr or --replay smgr.",
     ),
     (
-        "--expansion False --c-new -3 --tuned all",
-        "--c-new, --tuned only matters where components are born. Add --expansion True.",
+        "--no-expansion --c-new -3 --tuned all",
+        "--c-new, --tuned only matters where components are born. Add --expansion.",
     ),
     (
         "--scenario iid --at-once 2",

@@ -282,6 +282,10 @@ REFUSED = [
         "--snapshots must be never, dynamic, change or a number of steps. Got 'often' instead.",
     ),
     (
+        "a.npy --out model --snapshots 0 --likelihood gaussian",
+        "--snapshots must be never, dynamic, change or a number of steps. Got '0' instead.",
+    ),
+    (
         "a.npy --out model --replay none --snapshots 3",
         "--snapshots only matters with replay. Add --replay mgr or --replay smgr.",
     ),

@@ -189,6 +189,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "objects": (np.full((3, D), None), ""),
     "sparse": (scipy.sparse.csr_matrix(GOOD), "Sparse data was passed for X"),
     "ragged": ([[1.0, 2.0], [3.0]], "inhomogeneous"),
+    "masked": (np.ma.masked_less(GOOD, GOOD.mean()), "X has masked values. Fill them in, or leave these rows out."),
     "complex": (GOOD + 1j, "Complex data not supported"),
 }
 
@@ -237,6 +238,10 @@ def test_values_that_no_bernoulli_can_have_are_refused(X, message):
         (
             {"snapshots": "often"},
             "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 'often'",
+        ),
+        (
+            {"snapshots": 0},
+            "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 0",
         ),
         ({"n_z": 0}, "The 'n_z' setting must be an int in the range [1, inf). Got 0"),
         ({"batch_size": 0}, "The 'batch_size' setting must be an int in the range [1, inf). Got 0"),

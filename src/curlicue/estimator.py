@@ -289,6 +289,8 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         """X as a checked array [n, D], copied only if need be, and the shape of one sample; if bad, nothing changes."""
         if isinstance(X, Tensor):
             X = X.detach().cpu().numpy()
+        if np.ma.is_masked(X):
+            raise DataError("X has masked values. Fill them in, or leave these rows out.")
         shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
         if shape is not None:
             X = X.reshape(len(X), -1) if X.size else X.reshape(0, max(1, int(np.prod(shape))))
@@ -590,7 +592,7 @@ def _snapshots(value: object) -> Snapshots:
             return BeforeBirth()
         case "never":
             return Never()
-        case int():
+        case int() if value >= 1:
             return Every(value)
     raise ConfigError(
         f"The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got {value!r} instead."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Annotated, TypeVar
 
 from rich.console import Console
 from rich.progress import (
@@ -20,8 +21,13 @@ from rich.progress import (
 )
 from rich.table import Column
 from rich.text import Text
+from tyro.conf import DisallowNone, arg
 
 UNLIMITED = 10_000  # columns
+
+T = TypeVar("T")
+Given = Annotated[T | None, DisallowNone, arg(help_behavior_hint="")]
+"""An option that is None unless given; its own words say what happens then."""
 
 out = Console()
 err = Console(stderr=True)

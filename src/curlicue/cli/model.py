@@ -17,6 +17,7 @@ from rich.progress import Progress
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from curlicue.cli import console
+from curlicue.cli.console import Given
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.estimator import CURL, Array, Fact
 from curlicue.experiments.run import use_threads
@@ -35,30 +36,30 @@ FAR = 100.0  # standard deviations from 0 at which a mean is too far off
 class Learning:
     """Settings of a new model."""
 
-    likelihood: Literal["gaussian", "bernoulli"] | None = None
+    likelihood: Given[Literal["gaussian", "bernoulli"]] = None
     """of real values, or of values in [0, 1] (default: bernoulli for images and other uint8 or bool, else gaussian)"""
-    n_z: int | None = None
+    n_z: Given[int] = None
     """dimensions of the embedding (default: 16)"""
-    encoder: tuple[int, ...] | None = None
+    encoder: Given[tuple[int, ...]] = None
     """hidden widths (default: 256 128)"""
-    decoder: tuple[int, ...] | None = None
+    decoder: Given[tuple[int, ...]] = None
     """hidden widths (default: 256)"""
-    c_new: float | Literal["auto"] | None = None
+    c_new: Given[float | Literal["auto"]] = None
     """nats: a sample whose bound is lower is poorly explained; auto measures what is normal (default: auto)"""
-    n_new: int | None = None
+    n_new: Given[int] = None
     """so many poorly explained samples make a new component (default: 100)"""
-    max_components: int | None = None
+    max_components: Given[int] = None
     """at this number none is born any more (default: 100)"""
-    replay: Literal["mgr", "smgr", "none"] | None = None
+    replay: Given[Literal["mgr", "smgr", "none"]] = None
     """how it rehearses what it knows (default: smgr)"""
-    snapshots: str | None = None
+    snapshots: Given[str] = None
     """what it rehearses from is renewed at each change, dynamic (before births only), never, or after a number of steps
     (default: change)"""
-    learning_rate: float | None = None
+    learning_rate: Given[float] = None
     """of Adam (default: 0.001)"""
-    batch_size: int | None = None
+    batch_size: Given[int] = None
     """rows of a mini-batch (default: 100)"""
-    seed: int | None = None
+    seed: Given[int] = None
     """of all that is random in learning (default: 0)"""
 
 
@@ -71,7 +72,7 @@ def fit(
     update: bool = False,
     skip: int = 0,
     epochs: int = 1,
-    threads: int | None = None,
+    threads: Given[int] = None,
 ) -> None:
     """Learn from the rows of files in their order, as a stream; Ctrl-C saves and says how to go on.
 
@@ -94,7 +95,7 @@ def fit(
 
 
 def embed(
-    model: Positional[Path], files: Positional[tuple[Path, ...]], /, out: Path | None = None, bound: bool = False
+    model: Positional[Path], files: Positional[tuple[Path, ...]], /, out: Given[Path] = None, bound: bool = False
 ) -> None:
     """The component and the embedding of each row of files.
 
@@ -114,9 +115,9 @@ def sample(
     model: Positional[Path],
     /,
     n: Annotated[int, arg(aliases=["-n"])] = 10,
-    component: int | None = None,
+    component: Given[int] = None,
     seed: int = 0,
-    out: Path | None = None,
+    out: Given[Path] = None,
 ) -> None:
     """New samples as the model imagines them, and the component of each.
 
@@ -278,7 +279,7 @@ def _new(learning: Learning, x: Array) -> CURL:
     if learning.replay == "none":
         given["replay"] = None
     if learning.snapshots not in (None, "change", "dynamic", "never"):
-        if not str(learning.snapshots).isdecimal():
+        if not (str(learning.snapshots).isdecimal() and int(str(learning.snapshots))):
             seen = repr(learning.snapshots)
             raise ConfigError(f"--snapshots must be never, dynamic, change or a number of steps. Got {seen} instead.")
         given["snapshots"] = int(str(learning.snapshots))

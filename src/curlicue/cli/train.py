@@ -13,6 +13,7 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional
 
 from curlicue.cli import console
+from curlicue.cli.console import Given
 from curlicue.config import (
     PRESETS,
     AtChange,
@@ -44,53 +45,59 @@ SCENARIOS: dict[str, Scenario] = {"iid": Iid(), "sequential": Sequential(), "dri
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What to change of a preset."""
+    """What to change of a preset; what is not given is as there."""
 
     preset: Literal["mnist", "omniglot", "split-mnist", "iid-mnist", "iid-omniglot", "digits"] = "mnist"
     """a set-up of the paper's appendix, or the small one for scikit-learn's digits"""
-    dataset: Literal["mnist", "mnist-60k", "omniglot", "digits"] | None = None
-    scenario: Literal["iid", "sequential", "drift"] | None = None
+    dataset: Given[Literal["mnist", "mnist-60k", "omniglot", "digits"]] = None
+    """where the samples come from; mnist-60k trains on all 60,000"""
+    scenario: Given[Literal["iid", "sequential", "drift"]] = None
     """all classes shuffled, one after the other, or each fading into the next"""
-    at_once: int | None = None
+    at_once: Given[int] = None
     """sequential: so many classes together"""
-    steps: int | None = None
+    steps: Given[int] = None
     """real and replayed batches together; snapshot and evaluation periods of the preset scale along"""
     seed: int = 0
-    batch_size: int | None = None
-    expansion: bool | None = None
+    """of all that is random"""
+    batch_size: Given[int] = None
+    """samples in a batch"""
+    expansion: Given[bool] = None
     """whether components are born"""
-    c_new: float | None = None
+    c_new: Given[float] = None
     """nats: a sample whose bound is lower joins D_new"""
-    n_new: int | None = None
+    n_new: Given[int] = None
     """size of D_new that triggers a birth"""
-    tuned: Literal["all", "heads"] | None = None
+    tuned: Given[Literal["all", "heads"]] = None
     """which parameters fit a newborn"""
-    components: int | None = None
+    components: Given[int] = None
     """how many to begin with"""
-    max_components: int | None = None
-    replay: Literal["none", "mgr", "smgr"] | None = None
-    emission: Literal["mean", "threshold", "sample"] | None = None
+    max_components: Given[int] = None
+    """at this number none is born any more"""
+    replay: Given[Literal["none", "mgr", "smgr"]] = None
+    """no rehearsal, of dreams, or of dreams labelled with their components"""
+    emission: Given[Literal["mean", "threshold", "sample"]] = None
     """how a replayed sample is made of p(x|z)"""
-    counts: Literal["seen", "dreamt"] | None = None
+    counts: Given[Literal["seen", "dreamt"]] = None
     """replay favours components by the real samples they explained, or by the dreams of these they explain since"""
-    snapshots: str | None = None
+    snapshots: Given[str] = None
     """never, dynamic (just before each birth), change (also when other components explain the stream than did before),
     T (at the end of each class), 0.1T, or a number of steps"""
-    n_z: int | None = None
+    n_z: Given[int] = None
     """dimensions of z"""
-    z_samples: int | None = None
+    z_samples: Given[int] = None
     """importance samples of z"""
     exact: bool = False
     """visit every component of every sample in training, instead of the sparse bound"""
-    learning_rate: float | None = None
+    learning_rate: Given[float] = None
+    """of Adam"""
 
 
 def train(
     settings: OmitArgPrefixes[Settings],
-    out: Path | None = None,
-    resume: Path | None = None,
-    data_dir: Path | None = None,
-    threads: int | None = None,
+    out: Given[Path] = None,
+    resume: Given[Path] = None,
+    data_dir: Given[Path] = None,
+    threads: Given[int] = None,
 ) -> None:
     """Learn from a stream; everything goes to a run directory.
 
@@ -140,7 +147,7 @@ def _refuse(settings: Settings, out: Path | None) -> None:
         raise ConfigError(f"--resume goes on with the settings the run has. Leave out {console.options(given)}.")
 
 
-def demo(out: Path | None = None) -> None:
+def demo(out: Given[Path] = None) -> None:
     """A minute's run on scikit-learn's digits, one class after the other, without labels.
 
     Args:
@@ -149,7 +156,7 @@ def demo(out: Path | None = None) -> None:
     train(Settings(preset="digits"), out=out or _fresh(Path("runs/demo")))
 
 
-def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = None) -> None:
+def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Given[Path] = None) -> None:
     """Say which data are here; fetch those named (mnist, omniglot), verified by checksum.
 
     Args:
@@ -170,7 +177,7 @@ def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Path | None = Non
         console.show("Fetch what is missing with: curlicue data mnist omniglot")
 
 
-def result(run: Positional[Path], /, out: Path | None = None) -> None:
+def result(run: Positional[Path], /, out: Given[Path] = None) -> None:
     """Show a finished run's result; with --out, write it as one small JSON file.
 
     Args:
@@ -243,7 +250,7 @@ def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionC
     given = _given(settings, "c_new", "n_new", "tuned", "max_components")
     if settings.expansion is False or (preset is None and not settings.expansion):
         if given:
-            raise ConfigError(f"{console.options(given)} only matters where components are born. Add --expansion True.")
+            raise ConfigError(f"{console.options(given)} only matters where components are born. Add --expansion.")
         return None
     if "tuned" in given:
         given["tuned"] = Tuned(given["tuned"])
@@ -279,7 +286,7 @@ def _snapshots(text: str, period: int) -> Snapshots:
             return Every(max(1, period))
         case "0.1T":
             return Every(max(1, period // 10))
-    if not text.isdecimal():
+    if not (text.isdecimal() and int(text)):
         kinds = "never, dynamic, change, T, 0.1T or a number of steps"
         raise ConfigError(f"--snapshots must be {kinds}. Got {text!r} instead.")
     return Every(int(text))
