@@ -146,9 +146,8 @@ def step_products(learner: Learner, x: Tensor, dense: bool) -> list[Product]:
     encoder = network_products(network_of(model.encoder), x, dense)
     del encoder[2]  # nobody needs the gradient of x
     q_y = products([len(x)], H, model.K, H, model.K)
-    shared = products([len(x)], H, 2 * model.n_z, H, 2 * model.n_z)
     q_z = products([A, len(groups.gather) // A], H, 2 * model.n_z, H, 2 * model.n_z)
-    return encoder + q_y + shared + q_z + network_products(network_of(model.decoder), z, dense)
+    return encoder + q_y + q_z + network_products(network_of(model.decoder), z, dense)
 
 
 def network_of(module: nn.Module) -> ReluNet:

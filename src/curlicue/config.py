@@ -152,7 +152,7 @@ class LearnerConfig:
     """How the bound is climbed."""
 
     learning_rate: float = 1e-3
-    tau: float | None = 1.0  # a component other than the likeliest is visited with probability q/τ; None: all are
+    tau: float | None = 0.5  # a component other than the likeliest is visited with probability q/τ; None: all are
     z_samples: int = 1  # importance samples of z (IWAE)
     expansion: ExpansionConfig | None = field(default_factory=ExpansionConfig)
     replay: ReplayConfig | None = field(default_factory=ReplayConfig)
@@ -201,7 +201,7 @@ class RunConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     sampled_knn: bool = False  # k-NN on sampled y and z instead of the means
-    evaluate_every: int = 1000  # steps
+    evaluate_every: int = 2000  # steps
     checkpoint_every: int = 2000  # steps
 
     def __post_init__(self) -> None:

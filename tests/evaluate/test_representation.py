@@ -63,8 +63,7 @@ def row_by_row(model: MixtureVAE, x: Tensor) -> Tensor:
     for row in x:
         h = model.encode(row[None])
         k = int(model.log_q_y(h)[0].argmax())
-        weight, bias = model.q_z_weight + model.heads["q_z_weight"][k], model.q_z_bias + model.heads["q_z_bias"][k]
-        raw = h[0] @ weight + bias
+        raw = h[0] @ model.heads["q_z_weight"][k] + model.heads["q_z_bias"][k]
         rows.append(raw[: model.n_z])
     return torch.stack(rows)
 

@@ -36,8 +36,7 @@ def q_y(model: MixtureVAE, x: Tensor) -> Categorical:
 
 
 def q_z(model: MixtureVAE, x: Tensor, k: int) -> Independent:
-    weight, bias = model.q_z_weight + model.heads["q_z_weight"][k], model.q_z_bias + model.heads["q_z_bias"][k]
-    return normal(model.encoder(x) @ weight + bias)
+    return normal(model.encoder(x) @ model.heads["q_z_weight"][k] + model.heads["q_z_bias"][k])
 
 
 def p_z(model: MixtureVAE, k: int) -> Independent:
@@ -243,7 +242,7 @@ def test_these_posteriors_are_neither_even_nor_one_hot(make_model, make_batch):
     q = q_y(make_model(K=5), make_batch(3)).probs
     assert (q < TAU / 2).any(1).all()
     assert ((q > TAU).sum(1) >= 1).all()
-    assert q.max() < 0.98
+    assert q.max() < 0.9
     assert q.max(1).values.min() > 0.3
 
 

@@ -9,7 +9,7 @@ from curlicue.errors import ConfigError
 from curlicue.model.elbo import elbo
 from curlicue.model.gaussian import VAR_FLOOR
 from curlicue.model.likelihood import Bernoulli, GaussianNoise
-from curlicue.model.mixture import APART, PRIOR_FAN_IN, MixtureVAE
+from curlicue.model.mixture import PRIOR_FAN_IN, MixtureVAE
 from curlicue.model.pairs import Pairs
 from curlicue.rng import named_generator
 
@@ -34,8 +34,7 @@ def test_q_z_of_pairs_equals_a_loop_of_plain_products(make_model, make_batch, wh
     q_z = model.q_z(h, pairs)
     assert len(q_z.mean) == len(pairs.rows) > 0
     for i, (b, k) in enumerate(zip(pairs.rows.tolist(), pairs.ks.tolist(), strict=True)):
-        weight, bias = model.q_z_weight + model.heads["q_z_weight"][k], model.q_z_bias + model.heads["q_z_bias"][k]
-        raw = h[b] @ weight + bias  # [2Z]
+        raw = h[b] @ model.heads["q_z_weight"][k] + model.heads["q_z_bias"][k]  # [2Z]
         torch.testing.assert_close(q_z.mean[i], raw[:2])
         torch.testing.assert_close(q_z.var[i], softplus(raw[2:]) + VAR_FLOOR)
 
@@ -98,18 +97,11 @@ def test_samples_are_emitted_as_asked_and_carry_no_gradient(make_model):
 def test_heads_begin_truncated_normal_on_the_scale_of_their_fan_in_with_zero_biases():
     config = ModelConfig(n_z=30, encoder=(100,), decoder=(4,), K=20)
     model = MixtureVAE.from_config(config, 5, named_generator(0, "init"))
-    heads = model.heads
-    scales = [
-        (heads["q_y_weight"], 100**-0.5),
-        (model.q_z_weight, 100**-0.5),
-        (heads["q_z_weight"], APART * 100**-0.5),
-        (heads["p_z"], PRIOR_FAN_IN**-0.5),
-    ]
-    for weight, scale in scales:
-        scaled = (weight.detach() / scale).flatten().numpy()
+    for name, fan_in in (("q_y_weight", 100), ("q_z_weight", 100), ("p_z", PRIOR_FAN_IN)):
+        scaled = (model.heads[name].detach() * fan_in**0.5).flatten().numpy()
         assert abs(scaled).max() <= 2 + 1e-5
         assert kstest(scaled, truncnorm(-2, 2).cdf).pvalue > 1e-3
-    for bias in (heads["q_y_bias"], heads["q_z_bias"], model.q_z_bias, model.p_z_bias):
+    for bias in (model.heads["q_y_bias"], model.heads["q_z_bias"], model.p_z_bias):
         assert not bias.any()
 
 
@@ -224,8 +216,7 @@ def test_every_parameter_of_a_component_is_in_its_heads(make_model):
     model = make_model(K=3)
     assert {id(p) for p in model.component_parameters()} == {id(p) for p in model.heads.parameters()}
     shared = {id(p) for p in model.parameters()} - {id(p) for p in model.component_parameters()}
-    own = [model.q_z_weight, model.q_z_bias, model.p_z_bias]
-    expected = [*model.encoder.parameters(), *model.decoder.parameters(), *own]
+    expected = [*model.encoder.parameters(), *model.decoder.parameters(), model.p_z_bias]
     assert shared == {id(p) for p in expected}
 
 

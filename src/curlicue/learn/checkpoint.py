@@ -22,7 +22,7 @@ from curlicue.learn.supervised import LabelledLearner
 from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
-FORMAT = 4
+FORMAT = 5
 COUNTS = ("counts", "past", "moved")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 

@@ -17,7 +17,6 @@ from curlicue.model.likelihood import Bernoulli, GaussianNoise, likelihood
 from curlicue.model.networks import init_linear, mlp_decoder, mlp_encoder
 from curlicue.model.pairs import Groups, Pairs
 
-APART = 0.1  # how far q(z|x,y) of several components begin from what they share, in units of that
 PRIOR_FAN_IN = 25  # p(z|y) is linear in one-hot y: the paper's 25 components set the scale of its start
 
 
@@ -48,13 +47,11 @@ class MixtureVAE(nn.Module):
             {
                 "q_y_weight": init_linear(torch.empty(K, H), H, rng),
                 "q_y_bias": torch.zeros(K),
-                "q_z_weight": APART * init_linear(torch.empty(K, H, 2 * n_z), H, rng),
+                "q_z_weight": init_linear(torch.empty(K, H, 2 * n_z), H, rng),
                 "q_z_bias": torch.zeros(K, 2 * n_z),
                 "p_z": init_linear(torch.empty(K, 2 * n_z), PRIOR_FAN_IN, rng),
             }
         )
-        self.q_z_weight = nn.Parameter(init_linear(torch.empty(H, 2 * n_z), H, rng))
-        self.q_z_bias = nn.Parameter(torch.zeros(2 * n_z))
         self.p_z_bias = nn.Parameter(torch.zeros(2 * n_z))
 
     @classmethod
@@ -79,11 +76,7 @@ class MixtureVAE(nn.Module):
         return linear(h, self.heads["q_y_weight"], self.heads["q_y_bias"]).log_softmax(-1)
 
     def q_z(self, h: Tensor, pairs: Pairs) -> Gaussian:
-        """q(z|x,y) for the given pairs only: what all components share, and one batched product over those that occur.
-
-        The sum is as free as a head of each component's own. But what is learnt of one by way of the shared part, the
-        others know too: those that are seldom visited do not fall behind.
-        """
+        """q(z|x,y) for the given pairs only: one batched product over the components that occur."""
         groups = Groups.of(pairs, self.K)
         A = len(groups.active)
         weight, bias = self.heads["q_z_weight"], self.heads["q_z_bias"]  # [K, H, 2Z], [K, 2Z]
@@ -91,9 +84,7 @@ class MixtureVAE(nn.Module):
             weight, bias = weight.index_select(0, groups.active), bias.index_select(0, groups.active)
         lines = h.index_select(0, groups.gather).view(A, -1, h.shape[1])  # [A, n, H]
         raw = torch.baddbmm(bias.unsqueeze(1), lines, weight)  # [A, n, 2Z]
-        own = raw.view(-1, 2 * self.n_z).index_select(0, groups.places)  # [N, 2Z]
-        shared = torch.addmm(self.q_z_bias, h, self.q_z_weight)  # [B, 2Z]
-        return Gaussian.from_raw(own + shared.index_select(0, pairs.rows))
+        return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
 
     def p_z(self, ks: Tensor) -> Gaussian:
         """p(z|y=k): linear in one-hot y with a shared bias; [N] → [N, Z]."""
