@@ -79,7 +79,7 @@ def _bounds(model: MixtureVAE, x: Tensor, noise: Tensor) -> Tensor:
     q_y = log_q_y.exp()
     pairs = Pairs.every(q_y)
     q_z, p_z = model.q_z(h, pairs), model.p_z(pairs.ks)
-    z = torch.addcmul(q_z.mean, q_z.var.sqrt(), noise)  # [S, N, Z]
+    z = q_z.at(noise)  # [S, N, Z]
     log_p_x = model.log_p_x(x.index_select(0, pairs.rows), z).mean(0)  # [N]
     kl_y = (q_y * (log_q_y + math.log(model.K))).sum(-1)  # [B]
     return pairs.sum_rows(log_p_x - gaussian_kl(q_z, p_z), len(x)) - kl_y

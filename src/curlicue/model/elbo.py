@@ -63,10 +63,13 @@ def _componentwise(
 ) -> tuple[Tensor, Tensor]:
     """log p(x|z) and the cost of z for each pair [N].
 
+    All components of a sample get the same ε: each z is distributed as it should be, and what chance adds to one
+    component it adds to the others too, so that it hardly disturbs the comparison that q(y|x) learns from.
     With S > 1 samples their difference is the importance-weighted bound log 1/S Σₛ p(x|zₛ) p(zₛ|k) / q(zₛ|x,k).
     """
     q_z, p_z = model.q_z(h, pairs), model.p_z(pairs.ks)  # [N, Z]
-    z = q_z.sample(rng, z_samples)  # [S, N, Z]
+    noise = torch.randn(z_samples, len(x), model.n_z, generator=rng)  # [S, B, Z]
+    z = q_z.at(noise.index_select(1, pairs.rows))  # [S, N, Z]
     log_p_x = model.log_p_x(x.index_select(0, pairs.rows), z)  # [S, N]
     if z_samples == 1:
         return log_p_x.squeeze(0), gaussian_kl(q_z, p_z)

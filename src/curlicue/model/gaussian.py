@@ -26,8 +26,11 @@ class Gaussian:
         return cls(mean, softplus(raw_var) + VAR_FLOOR)
 
     def sample(self, rng: Generator, n: int = 1) -> Tensor:
-        """Samples [n, ..., Z] by reparametrisation: mean + std · ε."""
-        noise = torch.randn(n, *self.mean.shape, generator=rng)
+        """Samples [n, ..., Z]."""
+        return self.at(torch.randn(n, *self.mean.shape, generator=rng))
+
+    def at(self, noise: Tensor) -> Tensor:
+        """Samples by reparametrisation: mean + std · ε."""
         return torch.addcmul(self.mean, self.var.sqrt(), noise)
 
     def log_density(self, z: Tensor) -> Tensor:
