@@ -1,6 +1,7 @@
 """A tiny model, tiny data and a tiny learner, from which most laws are read; and the command."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,19 @@ def make_learner() -> Callable[..., Learner]:
         return Learner(model, LearnerConfig(**{"expansion": None, "replay": None} | settings), rng)
 
     return make
+
+
+@pytest.fixture
+def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is found, and nothing left behind, outside of a folder of this test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CURLICUE_CACHE", str(tmp_path / "no cache"))
+    monkeypatch.delenv("CURLICUE_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(False)
 
 
 class Answer:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, replace
 from io import StringIO
 from pathlib import Path
@@ -40,17 +40,7 @@ from curlicue.errors import ConfigError
 SMALL = ("train", "--preset", "digits", "--steps", "20", "--n-z", "2", "--threads", "1")
 
 
-@pytest.fixture(autouse=True)
-def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is found, and nothing left behind, outside of a folder of this test's own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("CURLICUE_CACHE", str(tmp_path / "no cache"))
-    monkeypatch.delenv("CURLICUE_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "120")
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def contents(path: Path) -> dict[str, bytes | None]:
@@ -81,6 +71,7 @@ OPTIONS = {
     "demo": {"out"},
     "data": {"data_dir"},
     "result": {"out"},
+    "reproduce": {"list", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
 }
 
 
@@ -610,7 +601,8 @@ def test_the_result_of_a_run_is_shown_and_written_as_one_file(command, finished,
     answer = command("result", finished, "--out", tmp_path / "new" / "a.json")
     assert (answer.code, answer.err) == (0, "")
     told = json.loads((tmp_path / "new" / "a.json").read_text())
-    assert told.keys() == {"config", "result", "metrics", "births", "snapshots", "environment", "timing"}
+    names = {"config", "result", "metrics", "births", "snapshots", "posterior", "environment", "timing"}
+    assert told.keys() == names
     for name in ("config", "result", "environment", "timing"):
         assert told[name] == json.loads((finished / f"{name}.json").read_text())
     assert [line["t"] for line in told["metrics"]] == list(range(1, 21))

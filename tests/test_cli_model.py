@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from io import StringIO
 from pathlib import Path
@@ -31,13 +31,7 @@ SETTINGS: dict[str, Any] = {"n_z": 2, "encoder": (8,), "decoder": (8,), "batch_s
 D = 4
 
 
-@pytest.fixture(autouse=True)
-def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.chdir(tmp_path)
-    threads = torch.get_num_threads()
-    yield
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(False)
+pytestmark = pytest.mark.usefixtures("as_before")
 
 
 def rows(n: int, centre: float = 0.0, seed: int = 0) -> np.ndarray:
@@ -279,11 +273,11 @@ REFUSED = [
     ),
     (
         "a.npy --out model --snapshots often --likelihood gaussian",
-        "--snapshots must be never, dynamic, change or a number of steps. Got 'often' instead.",
+        "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 'often' instead.",
     ),
     (
         "a.npy --out model --snapshots 0 --likelihood gaussian",
-        "--snapshots must be never, dynamic, change or a number of steps. Got '0' instead.",
+        "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 0 instead.",
     ),
     (
         "a.npy --out model --replay none --snapshots 3",

@@ -15,6 +15,8 @@ import pytest
 
 from curlicue import cli
 from curlicue.config import PRESETS, RunConfig, from_json, to_json
+from curlicue.experiments.paper import SETUPS
+from curlicue.experiments.reproduce import Job
 from curlicue.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -22,6 +24,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
 PICTURE = ROOT / "docs" / "picture.png"
 make_picture = runpy.run_path(str(ROOT / "docs" / "make_picture.py"))
+make_results = runpy.run_path(str(ROOT / "docs" / "make_results.py"))
 RUNS = make_picture["read"](ROOT / "results")
 needs_results = pytest.mark.skipif(not RUNS, reason="results/ has none of the runs of the README's table yet")
 
@@ -163,6 +166,21 @@ def test_results_have_the_settings_of_the_command_beside_them(parse, row):
         settings = called["settings"]
         asked = cli.configure(PRESETS[settings.preset], settings, len(run["result"]["classes"]))
         assert from_json(RunConfig, run["config"]) == asked
+
+
+def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
+    make_results["main"](ROOT / "results", tmp_path / "results.md")
+    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
+    drawn, kept = ({path.name for path in (folder / "results").glob("*")} for folder in (tmp_path, ROOT / "docs"))
+    assert drawn == kept
+
+
+def test_every_result_file_is_of_a_set_up_and_in_the_page():
+    found = {id(each) for name in SETUPS for each in make_results["find"](name, ROOT / "results")}
+    names = {path.name for path in (ROOT / "results").glob("*.json")}
+    keys = {Job.of(name, seed, scale).key for name in SETUPS for seed in range(20) for scale in (1.0, 0.2)}
+    assert {name.removesuffix(".json") for name in names} <= keys
+    assert len(found) >= len(names)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@ import copy
 import json
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,6 +160,14 @@ def test_once_replay_has_begun_each_mini_batch_is_followed_by_a_rehearsal():
     assert curl._engine.learner.t == 3 + 2 * 2
 
 
+def test_a_list_of_images_is_not_taken_for_one_of_them():
+    curl = small()
+    with pytest.raises(DataError) as error:
+        curl.fit_stream([list(np.ones((10, 8, 8)))])
+    assert str(error.value) == "A batch is a list of 10 arrays of the shape (8, 8). Stack them to one array."
+    assert not hasattr(curl, "n_features_in_")
+
+
 def loader() -> DataLoader:
     return DataLoader(TensorDataset(torch.from_numpy(X32), torch.arange(40)), batch_size=10)
 
@@ -186,7 +196,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "no rows": (GOOD[:0], "Found array with 0 sample(s)"),
     "one row, flat": (GOOD[0], "Expected 2D array, got 1D array instead"),
     "strings": (np.full((3, D), "a"), "dtype='numeric' is not compatible with arrays of bytes/strings"),
-    "objects": (np.full((3, D), None), ""),
+    "objects": (np.full((3, D), None), "Input X contains NaN"),
     "sparse": (scipy.sparse.csr_matrix(GOOD), "Sparse data was passed for X"),
     "ragged": ([[1.0, 2.0], [3.0]], "inhomogeneous"),
     "masked": (np.ma.masked_less(GOOD, GOOD.mean()), "X has masked values. Fill them in, or leave these rows out."),
@@ -470,27 +480,40 @@ def test_a_clone_has_the_settings_and_nothing_learnt(curl):
         fresh.predict(GOOD)
 
 
+def test_fit_predict_says_what_predict_says():
+    X = np.r_[rows(500) - 5, rows(500) + 5]
+    curl = eager(batch_size=20, max_components=4, epochs=5)
+    found = curl.fit_predict(X)
+    assert np.array_equal(found, curl.labels_)
+    assert np.array_equal(found, curl.predict(X))
+    assert len(set(found)) > 1
+
+
 # -- threads and other models ----------------------------------------------------------------------------------------
 
 
 def test_one_thread_may_ask_while_another_learns():
-    curl, asked = eager(batch_size=20, max_components=8).partial_fit(rows(20)), []
-    done = threading.Event()
+    curl, alone = (eager(batch_size=20, max_components=8).partial_fit(rows(20)) for _ in range(2))
+    asked, done = [], threading.Event()
 
     def ask() -> None:
         while not done.is_set():
-            q_y = curl.predict_proba(GOOD)
-            asked.append(np.isfinite(q_y).all() and np.allclose(q_y.sum(1), 1, rtol=1e-4))
+            asked.append(curl.predict_proba(GOOD))
 
     thread = threading.Thread(target=ask)
     thread.start()
     curl.partial_fit(rows(5000))
     done.set()
     thread.join()
+    states = [alone.predict_proba(GOOD)]
+    for part in np.split(rows(5000), 250):
+        states.append(alone.partial_fit(part).predict_proba(GOOD))
+    assert whole(curl) == whole(alone)
     assert curl.n_components_ > 2
     assert asked
-    assert all(asked)
-    assert whole(curl) == whole(eager(batch_size=20, max_components=8).partial_fit(rows(20)).partial_fit(rows(5000)))
+    for answer in asked:  # that of the model between two mini-batches, never of one half changed
+        alike = [state for state in states if state.shape == answer.shape]
+        assert min(abs(state - answer).max() for state in alike) < 1e-5
 
 
 def test_models_beside_each_other_share_neither_random_numbers_nor_threads():
@@ -585,6 +608,19 @@ def test_ctrl_c_takes_effect_between_two_mini_batches(curl, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_ends_a_program_that_leaves_it_to_the_system():
+    program = """
+import os, signal, numpy as np
+from curlicue import CURL
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+curl = CURL(n_z=2, encoder=(8,), decoder=(8,)).partial_fit(np.ones((10, 5)))
+observe = curl._engine.learner.observe
+curl._engine.learner.observe = lambda x: (os.kill(os.getpid(), signal.SIGINT), observe(x))[1]
+curl.partial_fit(np.ones((10_000, 5)))
+"""
+    assert subprocess.run([sys.executable, "-c", program]).returncode == -signal.SIGINT
+
+
 def test_a_birth_takes_no_longer_where_mini_batches_are_small():
     curl, steps = eager(batch_size=100, n_new=100), []
     curl.partial_fit(rows(10_000))
@@ -624,11 +660,15 @@ def test_a_bad_setting_leaves_a_fitted_model_alone(curl):
     before = whole(curl), curl.n_features_in_
     with pytest.raises(ConfigError):
         curl.set_params(n_z=-1).fit(rows(50)[:, :3])
+    with pytest.raises(ValueError, match="cannot be used to seed"):
+        curl.set_params(n_z=2, random_state="a").fit(rows(50)[:, :3])
     assert (whole(curl), curl.n_features_in_) == before
 
 
 @pytest.mark.parametrize(
-    "setting", [{"encoder": 64}, {"n_z": "16"}, {"n_new": None}, {"c_new": None}, {"learning_rate": "fast"}], ids=str
+    "setting",
+    [{"encoder": 64}, {"batch_size": True}, {"n_z": "16"}, {"n_new": None}, {"c_new": None}, {"learning_rate": "fast"}],
+    ids=str,
 )
 def test_a_setting_of_a_wrong_type_is_one_error(setting):
     with pytest.raises(ConfigError):

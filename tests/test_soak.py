@@ -223,3 +223,11 @@ def test_early_clusters_are_still_told_apart_at_the_end(run):
 
 if __name__ == "__main__":
     learn(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+
+
+def test_one_batch_of_ever_the_same_row_leaves_it_finite_and_small():
+    row = np.linspace(-1, 1, D)
+    curl = CURL(random_state=0).partial_fit(np.broadcast_to(row, (100 * N, D)))  # a million, in `make soak`
+    assert np.isfinite(curl.score_samples(row[None])).all()
+    assert np.isfinite(curl.transform(row[None])).all()
+    assert curl.n_components_ == 1

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -167,7 +167,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         return self
 
     def fit_stream(self, stream: Iterable[Any], progress: bool = False) -> Self:
-        """Go on learning from any iterable of batches; of a tuple or list, as a DataLoader gives, only the first."""
+        """Go on learning from any iterable of batches; of a pair, as a DataLoader gives with labels, only the first."""
         for batch in _shown(stream, self) if progress else stream:
             self.partial_fit(_samples_of(batch))
         return self
@@ -184,8 +184,9 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def _begin(self, X: Any) -> Array:
         """A model that knows nothing yet, for samples like those of X; returns its rows."""
         settings, state = self._settings(), self.random_state
+        chance = None if state is None else check_random_state(state)  # all that can be wrong, before anything changes
         rows, shape = self._rows(X, reset=True)
-        seed = secrets.randbits(31) if state is None else check_random_state(state).randint(np.iinfo(np.int32).max)
+        seed = secrets.randbits(31) if chance is None else chance.randint(np.iinfo(np.int32).max)
         self._engine = _Engine(*settings, rows.shape[1], shape, int(seed))
         return rows
 
@@ -504,8 +505,14 @@ def _fact(type: str, **figures: Any) -> Fact:
 
 def _samples_of(batch: Any) -> Any:
     """The first of what a DataLoader gives, with labels or without; anything else as it is."""
-    several = isinstance(batch, tuple | list) and len(batch)
-    return batch[0] if several and len(getattr(batch[0], "shape", ())) > 1 else batch
+    if not isinstance(batch, tuple | list) or not len(batch) or len(getattr(batch[0], "shape", ())) < 2:
+        return batch
+    shapes = {getattr(each, "shape", None) for each in batch}
+    if len(batch) > 2 and len(shapes) == 1:
+        raise DataError(
+            f"A batch is a list of {len(batch)} arrays of the shape {shapes.pop()}. Stack them to one array."
+        )
+    return batch[0]
 
 
 def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
@@ -531,14 +538,14 @@ def _undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[tuple[int, FrameType | None]] = []
-    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append((number, frame)))
+    caught: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler if handler is None else handler)
-    if caught and callable(handler):
-        handler(*caught[-1])
+    if caught:
+        signal.raise_signal(signal.SIGINT)
 
 
 @contextmanager
@@ -572,7 +579,7 @@ def _state_name(contents: bytes) -> str:
 
 
 def _whole(name: str, value: object, low: int = 1) -> int:
-    if not isinstance(value, int | np.integer) or value < low:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < low:
         raise ConfigError(f"The {name!r} setting must be an int in the range [{low}, inf). Got {value!r} instead.")
     return int(value)
 

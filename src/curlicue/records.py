@@ -50,6 +50,10 @@ def write_atomically(path: Path, contents: bytes) -> None:
         file.write(contents)
         file.flush()
         os.fsync(file.fileno())
+    if os.name == "posix":  # elsewhere a directory cannot be opened
+        directory = os.open(path.parent, os.O_RDONLY)
+        os.fsync(directory)  # the new name is on disk before anybody deletes what it replaces
+        os.close(directory)
 
 
 class RunDirectory:

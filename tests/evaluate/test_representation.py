@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from curlicue.evaluate import representation
 from curlicue.evaluate.metrics import cluster_scores, confusion, knn_error
 from curlicue.evaluate.representation import (
+    bounds,
     components,
     embed,
     final_scores,
@@ -55,6 +56,17 @@ def source(make_batch: MakeBatch) -> Source:
     return from_arrays(
         "toy", make_batch(40), labels, make_batch(12, seed=1), test_labels, classes=("zero", "one", "two")
     )
+
+
+def test_the_bound_of_each_row_is_the_exact_one(model, x):
+    S = 3000
+    with torch.no_grad():
+        terms = [elbo(model, x, named_generator(s, "draw")) for s in range(S)]
+    draws = torch.stack([each.bound for each in terms])  # [S, N]
+    error = draws.std(0) / S**0.5
+    found = bounds(model, x, z_samples=S)
+    assert ((found - draws.mean(0)).abs() < 4.5 * 2**0.5 * error).all()
+    assert (terms[0].kl_y > 4.5 * 2**0.5 * error).any()  # it would be missed
 
 
 def row_by_row(model: MixtureVAE, x: Tensor) -> Tensor:

@@ -305,9 +305,14 @@ def test_steps_are_logged_in_means_over_every_hundred_real_and_rehearsed_apart(w
         assert line["n_poor"] == sum(step.n_poor for step in of_line)
         for kind in ("real", "rehearsed"):
             chosen = [step for step in of_line if step.rehearsed is (kind == "rehearsed")]
-            assert line[kind].keys() == {"bound", "log_p_x", "kl_z", "kl_y"}
-            for name, mean in line[kind].items():
-                assert mean == pytest.approx(np.mean([getattr(step, name) for step in chosen]))
+            assert line[kind].keys() == {"bound", "log_p_x", "kl_z", "kl_y", "q_y"}
+            for name in ("bound", "log_p_x", "kl_z", "kl_y"):
+                assert line[kind][name] == pytest.approx(np.mean([getattr(step, name) for step in chosen]))
+            shares = np.zeros((len(chosen), line["K"]))  # nobody explains anything before birth
+            for row, step in zip(shares, chosen, strict=True):
+                row[: step.K] = step.q_y
+            assert line[kind]["q_y"] == pytest.approx(shares.mean(0).tolist(), abs=1e-4)
+            assert sum(line[kind]["q_y"]) == pytest.approx(1, abs=1e-3)
 
 
 def test_a_hundred_steps_without_a_rehearsal_have_no_mean_of_it(tmp_path):
@@ -433,7 +438,8 @@ def test_the_summary_of_a_run_is_one_json_object_with_all_that_a_report_needs(wh
     path, events = whole("MGR, periodic")
     directory = RunDirectory(path)
     told = json.loads(json.dumps(summary(directory)))
-    assert told.keys() == {"config", "result", "timing", "environment", "births", "snapshots", "metrics"}
+    names = {"config", "result", "timing", "environment", "births", "snapshots", "metrics", "posterior"}
+    assert told.keys() == names
     for name in ("config", "result", "timing", "environment"):
         assert told[name] == directory.read(name)
     assert [birth["component"] for birth in told["births"]] == [
@@ -443,6 +449,10 @@ def test_the_summary_of_a_run_is_one_json_object_with_all_that_a_report_needs(wh
     for line, scores in zip(told["metrics"], directory.lines("metrics"), strict=True):
         assert line.items() <= scores.items()
         assert {"t", "K", "bound", "cluster_accuracy", "class_accuracy"} <= line.keys()
+    assert told["posterior"]["t"] == [100, 130]
+    logged = [line["real"]["q_y"] for line in directory.lines("events") if line["event"] == "StepsTaken"]
+    assert told["posterior"]["q_y"][1] == pytest.approx(logged[1], abs=1e-3)
+    assert {len(shares) for shares in told["posterior"]["q_y"]} == {told["result"]["K"]}
 
 
 def test_an_unfinished_run_has_no_summary_and_says_how_to_go_on(tmp_path):

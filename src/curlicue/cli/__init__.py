@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from curlicue.cli import console, model, train
+from curlicue.cli import console, model, paper, train
 from curlicue.cli.train import Settings, configure
 from curlicue.errors import CurlicueError
 from curlicue.version import __version__
@@ -24,6 +24,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": train.demo,
     "data": train.data,
     "result": train.result,
+    "reproduce": paper.reproduce_paper,
 }
 BROKEN_PIPE = 141  # what a shell reports of a program that was ended by one
 

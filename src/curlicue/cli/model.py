@@ -21,7 +21,7 @@ from curlicue.cli.console import Given
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.estimator import CURL, Array, Fact
 from curlicue.experiments.run import use_threads
-from curlicue.learn.events import ComponentBorn
+from curlicue.learn.events import BirthRefused, ComponentBorn
 from curlicue.streams.files import Part, check_kind, names, parts, write, write_csv, write_grid
 
 BATCHES = 20  # learnt between two looks at whether to stop
@@ -278,10 +278,7 @@ def _new(learning: Learning, x: Array) -> CURL:
         given["likelihood"] = "bernoulli" if x.dtype in (np.uint8, np.bool_) else "gaussian"
     if learning.replay == "none":
         given["replay"] = None
-    if learning.snapshots not in (None, "change", "dynamic", "never"):
-        if not (str(learning.snapshots).isdecimal() and int(str(learning.snapshots))):
-            seen = repr(learning.snapshots)
-            raise ConfigError(f"--snapshots must be never, dynamic, change or a number of steps. Got {seen} instead.")
+    if str(learning.snapshots).isdecimal():
         given["snapshots"] = int(str(learning.snapshots))
     return CURL(random_state=given.pop("seed", 0), **given)
 
@@ -345,6 +342,8 @@ class _Pupil:
         self._introduce()
         if isinstance(fact, ComponentBorn):
             console.show(f"{piece.where}: component {fact.component} is born from {fact.parent}")
+        if isinstance(fact, BirthRefused):
+            console.show(f"{piece.where}: no component is born, for there are {fact.K} already")
 
     def save(self) -> None:
         """If there is anything new."""

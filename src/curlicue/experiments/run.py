@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import zip_longest
 from typing import Any
 
+import numpy as np
 import torch
 
 from curlicue.config import Likelihood, RunConfig, Sequential, to_json
@@ -24,6 +26,8 @@ from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Source
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
+DIGITS = 4  # of the share that each component explains
+POSTERIOR_POINTS = 200  # of the shares over time in a result file
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
@@ -110,7 +114,7 @@ class Run:
                         f"The bound of step {event.t} is {event.bound}: learning has diverged. Start anew with a lower "
                         f"--learning-rate than {self.config.learner.learning_rate:g}."
                     )
-                self.pending.append(asdict(event))
+                self.pending.append(dict(vars(event)))
                 if len(self.pending) == STEPS_PER_LINE or event.t + 1 == self.config.steps:
                     self.directory.append("events", _steps_line(self.pending))
                     self.pending = []
@@ -170,6 +174,8 @@ def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
         if chosen:
             names = ("bound", "log_p_x", "kl_z", "kl_y")
             line[kind] = {name: sum(step[name] for step in chosen) / len(chosen) for name in names}
+            by_component = zip_longest(*(step["q_y"] for step in chosen), fillvalue=0.0)  # some may be born in between
+            line[kind]["q_y"] = [round(sum(shares) / len(chosen), DIGITS) for shares in by_component]
     return line
 
 
@@ -191,6 +197,20 @@ def summary(directory: RunDirectory) -> dict[str, Any]:
         "births": births,
         "snapshots": snapshots,
         "metrics": curves,
+        "posterior": _posterior([line for line in events if line["event"] == "StepsTaken" and "real" in line]),
+    }
+
+
+def _posterior(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Which share of the stream each component explains, in at most so many means over time."""
+    K = max((len(line["real"]["q_y"]) for line in lines), default=0)
+    shares = np.zeros((len(lines), K))
+    for place, line in enumerate(lines):
+        shares[place, : len(line["real"]["q_y"])] = line["real"]["q_y"]
+    parts = np.array_split(np.arange(len(lines)), min(len(lines), POSTERIOR_POINTS)) if lines else []
+    return {
+        "t": [lines[part[-1]]["t"] + 1 for part in parts],
+        "q_y": [shares[part].mean(0).round(3).tolist() for part in parts],
     }
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One batch climbed; all figures are means over the batch, in nats."""
+    """One batch climbed; all figures are means over the batch, those of the bound in nats."""
 
     t: int
     K: int
@@ -20,6 +20,7 @@ class StepTaken:
     log_p_x: float
     kl_z: float
     kl_y: float
+    q_y: tuple[float, ...]  # [K], how much of the batch each component explains
     rehearsed: bool  # dreamt by a snapshot, not real
     n_poor: int = 0  # samples of this batch that joined D_new
 

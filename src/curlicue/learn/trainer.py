@@ -115,9 +115,10 @@ class Trainer:
 
     def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:
         figures = (terms.bound, terms.log_p_x, terms.kl_z, terms.kl_y)
-        bound, log_p_x, kl_z, kl_y = torch.stack([f.detach().mean() for f in figures]).tolist()
+        means = torch.stack([f.detach().mean() for f in figures])
+        bound, log_p_x, kl_z, kl_y, *q_y = torch.cat([means, terms.q_y.mean(0)]).tolist()
         self.t += 1
-        return StepTaken(self.t - 1, self.model.K, bound, log_p_x, kl_z, kl_y, rehearsed, n_poor)
+        return StepTaken(self.t - 1, self.model.K, bound, log_p_x, kl_z, kl_y, tuple(q_y), rehearsed, n_poor)
 
 
 def _with_newborn(moment: Tensor) -> Tensor:

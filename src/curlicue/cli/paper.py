@@ -1,0 +1,128 @@
+"""The paper, again: reproduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from tyro.conf import Positional
+
+from curlicue.cli import console
+from curlicue.cli.console import Given
+from curlicue.errors import ConfigError
+from curlicue.experiments.paper import EXPERIMENTS, Experiment
+from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
+from curlicue.experiments.tables import header, lines
+from curlicue.records import Json
+
+
+def reproduce_paper(
+    names: Positional[tuple[str, ...]] = (),
+    /,
+    list: bool = False,
+    seeds: int = 1,
+    scale: float = 1.0,
+    jobs: int = 2,
+    runs: Path = Path("runs/paper"),
+    results: Path = Path("results"),
+    data_dir: Given[Path] = None,
+) -> None:
+    """Run tables and figures of the paper, and show our numbers beside its own.
+
+    What is done is not done again; what was cut off goes on.
+
+    Args:
+        names: tables and figures, as --list shows them
+        list: show what there is
+        seeds: how many runs of each row, with seeds 0, 1, …
+        scale: this share of the steps, for a first look; results are kept apart
+        jobs: runs side by side, with one thread each
+        runs: where the run directories are
+        results: where the result files are
+        data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
+    """
+    if list:
+        console.show(_listed())
+        return
+    experiments = {name: _experiment(name) for name in names}
+    if not experiments:
+        raise ConfigError("Say which table or figure. See them all: curlicue reproduce --list")
+    _check(seeds=seeds, jobs=jobs)
+    if not 0 < scale <= 1:
+        raise ConfigError(f"--scale must be a number in the range (0, 1]. Got {scale:g} instead.")
+    todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
+    standings = _run(todo, places, jobs, experiments)
+    for name, experiment in experiments.items():
+        console.show(_table(name, experiment, todo, results))
+    unfinished = [standing for standing in standings.values() if standing.state != "done"]
+    if unfinished:
+        failed = ", ".join(standing.job.key for standing in unfinished)
+        console.say(f"Not finished: {failed}. Nothing is lost; the same command goes on.")
+        raise SystemExit(130 if any(standing.state == "stopped" for standing in unfinished) else 1)
+
+
+def _check(**counts: int) -> None:
+    for name, value in counts.items():
+        if value < 1:
+            raise ConfigError(f"--{name} must be an int in the range [1, inf). Got {value} instead.")
+
+
+def _experiment(name: str) -> Experiment:
+    if name not in EXPERIMENTS:
+        raise ConfigError(f"There is no {name!r} in the paper. Choose from: {', '.join(EXPERIMENTS)}.")
+    return EXPERIMENTS[name]
+
+
+def _listed() -> Table:
+    table = Table("name", "where", "what", "runs a seed")
+    for name, experiment in EXPERIMENTS.items():
+        table.add_row(name, experiment.where, experiment.title, str(len(experiment.setups)))
+    return table
+
+
+def _run(todo: Sequence[Job], places: Places, jobs: int, experiments: dict[str, Experiment]) -> dict[str, Standing]:
+    """Do them, with a line for each that runs, and the tables as they fill."""
+    standings: dict[str, Standing] = {job.key: Standing(job) for job in todo}
+    tables = [_table(name, experiment, todo, places.results) for name, experiment in experiments.items()]
+    done = 0
+    with console.stoppable() as stopped, Live(console=console.out, auto_refresh=False) as live:
+        for standing in reproduce(todo, places, jobs, stop=lambda: bool(stopped)):
+            standings[standing.job.key] = standing
+            finished = sum(each.state == "done" for each in standings.values())
+            if finished != done:
+                done = finished
+                tables = [_table(name, each, todo, places.results) for name, each in experiments.items()]
+            if console.out.is_terminal:
+                live.update(Group(*tables, _progress(standings)), refresh=True)
+        live.update(Group(), refresh=True)
+    return standings
+
+
+def _progress(standings: dict[str, Standing]) -> Table:
+    """One line for each run that goes on now."""
+    table = Table.grid(padding=(0, 2))
+    for standing in standings.values():
+        if standing.state in ("running", "failed"):
+            share = standing.t / standing.job.steps if standing.job.steps else 0.0
+            steps = f"step {standing.t}/{standing.job.steps}" if standing.job.steps else standing.state
+            table.add_row(standing.job.key, standing.state, f"{100 * share:.0f} %", steps, f"K {standing.K or ''}")
+    counts = {state: sum(each.state == state for each in standings.values()) for state in ("done", "waiting")}
+    table.add_row(f"{counts['done']} of {len(standings)} done, {counts['waiting']} waiting")
+    return table
+
+
+def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path) -> Table:
+    """Ours beside the paper's."""
+
+    def found(setup: str) -> list[Json]:
+        return [read for job in todo if job.name == setup and (read := read_result(job, results)) is not None]
+
+    scales = {job.scale for job in todo if job.name in experiment.setups and job.scale != 1}
+    short = "".join(f"; ours in {scale:g} of the steps" for scale in scales)
+    table = Table(*header(experiment), title=f"{name}: {experiment.title} ({experiment.where}{short})")
+    for line in lines(experiment, found):
+        table.add_row(*line)
+    return table

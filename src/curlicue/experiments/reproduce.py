@@ -1,0 +1,241 @@
+"""Set-ups and seeds → result files: side by side, gone on with after a cut-off, each once."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from curlicue.config import RunConfig, from_json
+from curlicue.errors import RunError
+from curlicue.evaluate.metrics import knn_error
+from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
+from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, seeded
+from curlicue.experiments.run import Run, config_json, summary, use_threads
+from curlicue.model.mixture import MixtureVAE
+from curlicue.records import Json, RunDirectory, environment, finite, write_atomically
+from curlicue.rng import named_generator
+from curlicue.streams.sources import Source, load
+
+ATTEMPTS = 3  # without any progress in between, before a run is given up
+POLL = 0.5  # seconds between two looks at the runs
+TAIL = 4096  # bytes; the last line of steps is shorter
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a set-up."""
+
+    name: str  # of the set-up
+    setup: Setup
+    seed: int = 0
+    scale: float = 1.0  # of the steps
+
+    @classmethod
+    def of(cls, name: str, seed: int, scale: float) -> Job:
+        """That of a set-up of the paper; where nothing is learnt there are no steps to save."""
+        setup = SETUPS[name]
+        scale = scale if isinstance(setup, RunConfig) else 1.0
+        return cls(name, seeded(setup, seed, scale), seed, scale)
+
+    @property
+    def key(self) -> str:
+        """What its files are called."""
+        return f"{self.name}-seed{self.seed}" + ("" if self.scale == 1 else f"-scale{self.scale:g}")
+
+    @property
+    def steps(self) -> int:
+        """How many it takes; none where nothing is learnt."""
+        return self.setup.steps if isinstance(self.setup, RunConfig) else 0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where things are."""
+
+    runs: Path  # run directories
+    results: Path  # result files
+    data_dir: Path | None = None
+
+
+def jobs_of(experiments: Iterable[Experiment], seeds: int, scale: float) -> list[Job]:
+    """Every run that they need, each once; what no seed can change only for the first."""
+    names = dict.fromkeys(name for experiment in experiments for name in experiment.setups)
+    return [
+        Job.of(name, seed, scale)
+        for seed in range(seeds)
+        for name in names
+        if seed == 0 or not isinstance(SETUPS[name], RawPixels)
+    ]
+
+
+# -- result files -----------------------------------------------------------------------------------------------------
+
+
+def read_result(job: Job, results: Path) -> Json | None:
+    """What was measured, if it was, with these very settings."""
+    path = results / f"{job.key}.json"
+    try:
+        found: Json = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged ({error}). Delete it, and it is measured again.") from error
+    return found if found.get("config") == setup_json(job.setup) else None
+
+
+def setup_json(setup: Setup) -> Json:
+    """Settings as a result file has them."""
+    match setup:
+        case RunConfig():
+            return config_json(setup)
+        case Untrained():
+            return {"untrained": json.loads(json.dumps(asdict(setup)))}
+        case RawPixels():
+            return {"raw_pixels": asdict(setup)}
+
+
+# -- one run, in a process of its own ---------------------------------------------------------------------------------
+
+
+def work(job: Job, places: Places, parent: int) -> None:
+    """Do `job`, from where it was cut off, to its result file; stop when asked to, or when `parent` is no more."""
+    stopped: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, frame: stopped.append(number))
+    began = time.monotonic()
+    threads = use_threads(1)
+    setup = job.setup
+    source = load(setup.dataset, places.data_dir)
+    match setup:
+        case RunConfig():
+            run = _begun(setup, source, RunDirectory(places.runs / job.key), threads)
+            for _ in run.events(stop=lambda: bool(stopped) or os.getppid() != parent):
+                pass
+            if run.learner.t < setup.steps:
+                raise SystemExit(1)
+            result = summary(run.directory)
+        case Untrained() | RawPixels():
+            score = {"knn_error": {str(k): error for k, error in _errors(setup, source).items()}}
+            minutes = {"minutes": (time.monotonic() - began) / 60}
+            result = {"result": score, "timing": minutes, "environment": environment(threads)}
+    contents = {**result, "config": setup_json(setup)}
+    write_atomically(places.results / f"{job.key}.json", (json.dumps(finite(contents)) + "\n").encode())
+
+
+def _begun(config: RunConfig, source: Source, directory: RunDirectory, threads: int) -> Run:
+    """The run in `directory` where it was, or a new one there."""
+    run = Run(config, source, directory)
+    if not directory.has("config"):
+        RunDirectory.create(directory.path, config_json(config), environment(threads))
+    elif from_json(RunConfig, directory.read("config")) != config:
+        raise RunError(f"{directory.path} is a run with other settings. Move it away, or choose another --runs.")
+    else:
+        run.resume()
+    return run
+
+
+def _errors(setup: Untrained | RawPixels, source: Source) -> dict[int, float]:
+    """k-NN errors of what has not learnt."""
+    if isinstance(setup, RawPixels):
+        train, test = source.train, source.test
+        return knn_error(train.x, train.labels, test.x, test.labels, NEIGHBOURS)
+    model = MixtureVAE.from_config(setup.model, source.n_features, named_generator(setup.seed, "init"))
+    return knn_errors(model, source)
+
+
+# -- many -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Standing:
+    """How far a job is."""
+
+    job: Job
+    state: str = "waiting"  # running, done, failed, stopped
+    t: int = 0
+    K: int | None = None
+    attempts: int = 0  # since it last got any further
+    process: BaseProcess | None = field(default=None, repr=False)
+
+
+def reproduce(
+    jobs: Sequence[Job], places: Places, side_by_side: int, stop: Callable[[], bool] = lambda: False
+) -> Iterator[Standing]:
+    """Do `jobs`; yields what has changed, again and again, until all are done, given up or stopped."""
+    standings = [Standing(job) for job in jobs]
+    for standing in standings:
+        if read_result(standing.job, places.results) is not None:
+            standing.state, standing.t = "done", standing.job.steps
+            yield standing
+    waiting = [standing for standing in standings if standing.state == "waiting"]
+    running: list[Standing] = []
+    try:
+        while (waiting and not stop()) or running:
+            while waiting and len(running) < side_by_side and not stop():
+                running.append(_started(waiting.pop(0), places))
+            if stop():
+                _end(running)
+            time.sleep(POLL)
+            for standing in list(running):
+                _look(standing, places)
+                assert standing.process is not None
+                if not standing.process.is_alive():
+                    running.remove(standing)
+                    if _judged(standing, places, stopped=stop()):
+                        waiting.insert(0, standing)
+                yield standing
+    finally:
+        _end(running)
+
+
+def _started(standing: Standing, places: Places) -> Standing:
+    """A new process is a clean one: what another has set of torch is not inherited."""
+    context = multiprocessing.get_context("spawn")
+    arguments = (standing.job, places, os.getpid())
+    standing.process = context.Process(target=work, args=arguments, name=standing.job.key)
+    standing.process.start()
+    standing.state, standing.attempts = "running", standing.attempts + 1
+    return standing
+
+
+def _look(standing: Standing, places: Places) -> None:
+    """Read how far it is from the last whole line of steps."""
+    try:
+        with (places.runs / standing.job.key / "events.jsonl").open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL))
+            lines = file.read().decode(errors="replace").split("\n")[:-1]
+    except OSError:
+        return
+    steps = [line for line in lines if line.startswith('{"event": "StepsTaken"')]
+    if steps:
+        last = json.loads(steps[-1])
+        if last["t"] + 1 > standing.t:
+            standing.attempts = min(standing.attempts, 1)
+        standing.t, standing.K = last["t"] + 1, last["K"]
+
+
+def _judged(standing: Standing, places: Places, stopped: bool) -> bool:
+    """What the end of its process means; whether to try again."""
+    if read_result(standing.job, places.results) is not None:
+        standing.state = "done"
+    elif stopped:
+        standing.state = "stopped"
+    elif standing.attempts < ATTEMPTS:
+        standing.state = "waiting"
+    else:
+        standing.state = "failed"
+    return standing.state == "waiting"
+
+
+def _end(running: Iterable[Standing]) -> None:
+    """Ask them to stop; each saves first."""
+    for standing in running:
+        if standing.process is not None and standing.process.is_alive():
+            standing.process.terminate()

@@ -1,0 +1,89 @@
+"""Our results beside the paper's numbers."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from curlicue.experiments.paper import Column, Experiment, Number, Row
+from curlicue.records import Json
+
+Results = Callable[[str], Sequence[Json]]
+"""The results of a set-up, by seed."""
+
+NOT_RUN = "not run"
+QUOTED = "–"  # the paper took it from others, and so do we
+SHORT_OF = "▼"  # worse than the paper by more than two of its standard deviations
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What we measured, seed by seed, and what the paper says."""
+
+    column: Column
+    values: tuple[float, ...]
+    paper: Number | None
+
+    @property
+    def short(self) -> bool:
+        """Whether our mean is worse than the paper's by more than two of its standard deviations."""
+        if not self.values or self.paper is None or not self.paper.sd or self.column.higher_is_better is None:
+            return False
+        ahead = statistics.fmean(self.values) - self.paper.mean
+        return (ahead if self.column.higher_is_better else -ahead) < -2 * self.paper.sd
+
+    def ours(self) -> str:
+        """Mean ± standard deviation, marked if it falls short."""
+        if not self.values:
+            return ""
+        return shown(self.values) + (f" {SHORT_OF}" if self.short else "")
+
+    def theirs(self) -> str:
+        """As the paper prints it."""
+        if self.paper is None:
+            return ""
+        sd = "" if self.paper.sd is None else f" ± {self.paper.sd:.2f}"
+        return f"{self.paper.mean:.2f}{sd}"
+
+
+def shown(values: Sequence[float]) -> str:
+    """Mean ± standard deviation over seeds; a single value as it is."""
+    mean = f"{statistics.fmean(values):.2f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+
+
+def cells(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[Cell]:
+    """One for each column."""
+    return [
+        Cell(column, tuple(_score(result, column) for result in results), row.paper.get(column.name))
+        for column in experiment.columns
+    ]
+
+
+def _score(result: Json, column: Column) -> float:
+    value: Any = result["result"]
+    for name in column.score.split("."):
+        value = value[name]
+    return 100 * float(value) if column.percent else float(value)
+
+
+def header(experiment: Experiment) -> list[str]:
+    """The names of the columns."""
+    return ["", "seeds", *(name for column in experiment.columns for name in (column.name, "paper")), "minutes"]
+
+
+def lines(experiment: Experiment, results: Results) -> list[list[str]]:
+    """The rows as text, under `header`."""
+    return [_line(experiment, row, results(row.setup) if row.setup else ()) for row in experiment.rows]
+
+
+def _line(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[str]:
+    numbers = [text for cell in cells(experiment, row, results) for text in (cell.ours(), cell.theirs())]
+    if row.setup is None:
+        return [row.name, QUOTED, *numbers, ""]
+    if not results:
+        return [row.name, NOT_RUN, *numbers, ""]
+    minutes = statistics.fmean(result["timing"]["minutes"] for result in results)
+    return [row.name, str(len(results)), *numbers, f"{minutes:.0f}"]

@@ -1,0 +1,1 @@
+"""Pictures of runs, made from what they left behind."""

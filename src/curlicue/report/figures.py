@@ -1,0 +1,140 @@
+"""The paper's figures, out of result files (`curlicue result RUN --out FILE`); readable in print and by any eye."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from curlicue.records import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
+MAP = "cividis"  # alike for all eyes, and in grey
+FAINT = "#dddddd"
+
+
+@contextmanager
+def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches, written to `path` (its ending says how) when it is drawn."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+        drawn = Figure(figsize=(width, height), dpi=200, layout="constrained")
+        yield drawn
+        path.parent.mkdir(parents=True, exist_ok=True)
+        dated = {".png": "Software", ".pdf": "CreationDate"}.get(path.suffix, "Date")  # the same file each time
+        drawn.savefig(path, metadata={dated: None})
+
+
+def changes(result: Json) -> list[float]:
+    """The steps at which the stream goes on to its next classes, with the first and the last step."""
+    scenario, steps, C = result["config"]["scenario"], result["config"]["steps"], len(result["result"]["classes"])
+    tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
+    return [steps * task / tasks for task in range(tasks + 1)]
+
+
+def accuracy_over_time(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
+    """Cluster accuracy of each variant: the mean over its seeds, and a band of a standard deviation."""
+    some = next(iter(runs.values()))[0]
+    mark_changes(axes, some)
+    for (label, results), colour in zip(runs.items(), COLOURS, strict=False):
+        t = [line["t"] for line in results[0]["metrics"]]
+        curves = np.array([[100 * line["cluster_accuracy"] for line in each["metrics"]] for each in results])  # [S, T]
+        end = 100 * statistics.fmean(each["result"]["cluster_accuracy"] for each in results)
+        axes.plot(t, curves.mean(0), color=colour, linewidth=1.6, label=f"{label}: {end:.0f} %")
+        if len(results) > 1:
+            mean, sd = curves.mean(0), curves.std(0, ddof=1)
+            axes.fill_between(t, mean - sd, mean + sd, color=colour, alpha=0.2, linewidth=0)
+    axes.set(xlim=(0, some["config"]["steps"]), ylim=(0, 100), ylabel="cluster accuracy, %")
+    axes.legend(loc="upper left", framealpha=1, edgecolor="none", borderpad=0.2)
+    in_thousands(axes)
+
+
+def class_accuracy(axes: Axes, result: Json) -> None:
+    """Accuracy of each class over time; a frame around the time in which the stream shows it."""
+    from matplotlib.patches import Rectangle
+
+    lines, names = result["metrics"], result["result"]["classes"]
+    shares = [[float("nan") if a is None else 100 * a for a in line["class_accuracy"]] for line in lines]
+    edges = [0, *(line["t"] for line in lines)]
+    mesh = axes.pcolormesh(edges, range(len(names) + 1), list(zip(*shares, strict=True)), cmap=MAP, vmin=0, vmax=100)
+    height = result["config"]["scenario"].get("at_once", 1)
+    for task, (begin, end) in enumerate(pairwise(changes(result))):
+        frame: dict[str, Any] = {"fill": False, "edgecolor": "white", "linewidth": 1.2}
+        axes.add_patch(Rectangle((begin, task * height), end - begin, height, **frame))
+    axes.set_yticks([c + 0.5 for c in range(len(names))], names)
+    axes.tick_params(left=False)
+    axes.invert_yaxis()
+    axes.set_ylabel("class")
+    axes.figure.colorbar(mesh, ax=axes, label="accuracy, %", pad=0.02).outline.set_visible(False)
+    in_thousands(axes)
+
+
+def class_confusion(result: Json) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Share of each class [C] that lies in components of which class [C] most samples are: [C, C]."""
+    counts = np.array(result["result"]["confusion"], dtype=np.float64)  # [C, K]
+    owner = counts.argmax(0)  # [K], the class of each component
+    C = len(counts)
+    joined = np.stack([counts[:, owner == c].sum(1) for c in range(C)], axis=1)  # [C, C]
+    return np.asarray(joined / counts.sum(1, keepdims=True).clip(min=1))
+
+
+def confusion(axes: Axes, result: Json) -> None:
+    """What is taken for what in the end."""
+    shares, names = 100 * class_confusion(result), result["result"]["classes"]
+    axes.imshow(shares, cmap=MAP, vmin=0, vmax=100)
+    for (i, j), share in np.ndenumerate(shares):
+        if share >= 1:
+            axes.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color="k" if share > 50 else "w")
+    axes.set(xlabel="class of the component", ylabel="class")
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+
+
+def thresholds(all_axes: Sequence[Axes], runs: Mapping[str, Mapping[float, Sequence[Json]]]) -> None:
+    """Cluster accuracy, 10-NN error and K against c_new, a line for each scenario."""
+    scores: dict[str, Callable[[Json], float]] = {
+        "cluster accuracy, %": lambda score: 100 * score["cluster_accuracy"],
+        "10-NN error, %": lambda score: 100 * score["knn_error"]["10"],
+        "K": lambda score: score["K"],
+    }
+    for axes, (name, value) in zip(all_axes, scores.items(), strict=True):
+        for (label, by_threshold), colour in zip(runs.items(), COLOURS, strict=False):
+            found = {c: [value(each["result"]) for each in results] for c, results in sorted(by_threshold.items())}
+            axes.plot(list(found), [statistics.fmean(v) for v in found.values()], "o-", color=colour, label=label)
+        axes.set(xlabel="c_new, nats", ylabel=name)
+        axes.set_ylim(bottom=0)
+    all_axes[0].legend(edgecolor="none")
+
+
+def posterior(axes: Axes, result: Json, most: int = 5) -> None:
+    """Which share of the stream each of the most used components explains, over time."""
+    shares = np.array(result["posterior"]["q_y"])  # [T, K]
+    mark_changes(axes, result)
+    for k, colour in zip(np.argsort(-shares.sum(0))[:most], COLOURS, strict=False):
+        axes.plot(result["posterior"]["t"], shares[:, k], color=colour, linewidth=1.2, label=f"component {k}")
+    axes.set(xlim=(0, result["config"]["steps"]), ylim=(0, 1), ylabel="mean of q(y|x)")
+    axes.legend(loc="upper right", framealpha=1, edgecolor="none", fontsize=7)
+    in_thousands(axes)
+
+
+def mark_changes(axes: Axes, result: Json) -> None:
+    """A faint line where the stream goes on to another class."""
+    for t in changes(result)[1:-1]:
+        axes.axvline(t, color=FAINT, linewidth=0.8, zorder=0)
+
+
+def in_thousands(axes: Axes) -> None:
+    """Steps along the bottom."""
+    axes.set_xlabel("step, thousands")
+    axes.xaxis.set_major_formatter(lambda t, _: f"{t / 1000:g}")

@@ -1,0 +1,116 @@
+import re
+from dataclasses import replace
+
+import pytest
+
+from curlicue.config import PRESETS, BeforeBirth, Every, RunConfig
+from curlicue.experiments.paper import (
+    EXPERIMENTS,
+    SETUPS,
+    RawPixels,
+    Row,
+    Untrained,
+    fixed,
+    growing,
+    in_turn,
+    rehearsing,
+    scaled,
+    seeded,
+)
+
+ROWS = [(name, row) for name, experiment in EXPERIMENTS.items() for row in experiment.rows]
+
+
+def runs() -> dict[str, RunConfig]:
+    return {name: setup for name, setup in SETUPS.items() if isinstance(setup, RunConfig)}
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=lambda value: value.name if isinstance(value, Row) else value)
+def test_a_row_has_a_setup_or_is_quoted_and_numbers_for_columns_that_are_there(name, row):
+    assert row.setup is None or row.setup in SETUPS
+    assert row.setup is not None or row.paper
+    assert row.paper.keys() <= {column.name for column in EXPERIMENTS[name].columns}
+
+
+def test_every_setup_is_in_a_table_or_figure():
+    assert {setup for experiment in EXPERIMENTS.values() for setup in experiment.setups} == SETUPS.keys()
+
+
+def test_names_of_setups_can_be_names_of_files():
+    assert all(re.fullmatch(r"[a-z0-9.T-]+", name) for name in SETUPS)
+
+
+@pytest.mark.parametrize(("name", "setup"), runs().items())
+def test_all_runs_take_a_hundred_thousand_steps_with_a_preset_of_the_papers_appendix(name, setup):
+    assert setup.steps == 100_000
+    networks = [replace(PRESETS[preset].model, K=1) for preset in ("mnist", "omniglot", "iid-mnist", "iid-omniglot")]
+    assert replace(setup.model, K=1) in [*networks, PRESETS["split-mnist"].model]
+
+
+def test_the_main_setup_is_the_preset():
+    assert SETUPS["mnist-mgr"] == SETUPS["mnist-c-new-200"] == PRESETS["mnist"]
+    assert SETUPS["omniglot-mgr"] == PRESETS["omniglot"]
+
+
+@pytest.mark.parametrize(("data", "T"), [("mnist", 10_000), ("omniglot", 2_000)])
+def test_snapshots_are_taken_when_the_name_says(data, T):
+    times = {"": Every(T), "-0.1T": Every(T // 10), "-dynamic": BeforeBirth()}
+    for kind, snapshots in times.items():
+        for replay, labelled in (("mgr", False), ("smgr", True)):
+            found = SETUPS[f"{data}-{replay}{kind}"].learner.replay
+            assert (found.snapshots, found.labelled) == (snapshots, labelled)
+    assert SETUPS[f"{data}-no-replay"].learner.replay is None
+
+
+def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
+    mnist = PRESETS["mnist"]
+    assert rehearsing(mnist, mnist.learner.replay.snapshots) == mnist
+    assert growing(mnist, mnist.learner.expansion.c_new) == mnist
+    grown = fixed(mnist, 25)
+    assert (grown.model.K, grown.learner.expansion) == (25, None)
+    assert replace(grown, model=mnist.model, learner=mnist.learner) == mnist
+    shown = in_turn(PRESETS["iid-mnist"])
+    assert shown.learner.replay.snapshots == BeforeBirth()
+    assert shown.learner.expansion == PRESETS["iid-mnist"].learner.expansion
+    assert shown.sampled_knn
+
+
+def test_fewer_steps_shrink_every_period():
+    whole = PRESETS["mnist"]
+    tenth = scaled(whole, 0.1)
+    assert (tenth.steps, tenth.evaluate_every, tenth.checkpoint_every) == (10_000, 200, 200)
+    assert tenth.learner.replay.snapshots == Every(1_000)
+    assert scaled(whole, 1.0) == whole
+    assert scaled(whole, 1e-9).steps == 1
+    assert scaled(SETUPS["mnist-no-replay"], 0.1).learner == SETUPS["mnist-no-replay"].learner
+
+
+def test_a_seed_changes_the_seed_alone():
+    assert replace(seeded(SETUPS["mnist-mgr"], 3), seed=0) == SETUPS["mnist-mgr"]
+    assert seeded(SETUPS["random-n-z-8"], 3) == Untrained("mnist", SETUPS["random-n-z-8"].model, seed=3)
+    assert seeded(RawPixels("mnist"), 3) == RawPixels("mnist")
+
+
+@pytest.mark.parametrize(
+    ("experiment", "row", "column", "mean", "sd"),
+    [
+        ("table-mgr-mnist", "MGR (fixed, T)", "cluster accuracy, %", 77.74, 1.37),
+        ("table-mgr-mnist", "CURL (no MGR)", "K", 55.80, 1.94),
+        ("table-mgr-omniglot", "SMGR (dyn)", "10-NN error, %", 84.44, 4.10),
+        ("table-drift-mnist", "Cont. w/ MGR (dyn)", "cluster accuracy, %", 64.93, 2.09),
+        ("table-drift-omniglot", "Cont. w/ MGR (fixed)", "10-NN error, %", 75.80, 1.19),
+        ("table-split-mnist", "CURL", "incremental class, %", 92.59, 0.66),
+        ("table-split-mnist", "iCARL", "incremental class, %", 94.57, 0.11),
+        ("table-iid-mnist", "CURL w/ MGR (seq)", "5-NN error, %", 4.35, 0.32),
+        ("table-iid-omniglot", "Raw pixels", "10-NN error, %", 70.10, None),
+        ("table-random", "n_z = 1568", "10-NN error, %", 11.09, 0.41),
+    ],
+)
+def test_numbers_are_the_papers(experiment, row, column, mean, sd):
+    found = next(each for each in EXPERIMENTS[experiment].rows if each.name == row).paper[column]
+    assert (found.mean, found.sd) == (mean, sd)
+
+
+def test_what_the_paper_does_not_give_is_not_there():
+    quoted = next(row for row in EXPERIMENTS["table-split-mnist"].rows if row.name == "iCARL")
+    assert quoted.paper.keys() == {"incremental class, %"}

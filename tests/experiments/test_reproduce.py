@@ -1,0 +1,124 @@
+import json
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from curlicue.config import PRESETS, ModelConfig, RunConfig
+from curlicue.errors import RunError
+from curlicue.experiments import reproduce as module
+from curlicue.experiments.paper import EXPERIMENTS, SETUPS, RawPixels, Untrained
+from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
+from curlicue.records import RunDirectory
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+TINY = replace(
+    PRESETS["digits"],
+    steps=300,
+    model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)),
+    evaluate_every=100,
+    checkpoint_every=100,
+)
+LONG = replace(TINY, steps=4000, checkpoint_every=200)
+SMALL = Untrained("digits", TINY.model)
+
+
+@pytest.fixture
+def places(tmp_path) -> Places:
+    return Places(tmp_path / "runs", tmp_path / "results")
+
+
+def last_states(jobs: list[Job], places: Places, **how: object) -> dict[str, str]:
+    return {each.job.key: each.state for each in reproduce(jobs, places, 2, **how)}
+
+
+def test_every_job_ends_in_a_result_file_and_is_not_done_again(places, monkeypatch):
+    jobs = [Job("a", TINY), Job("a", replace(TINY, seed=1), 1), Job("random", SMALL), Job("raw", RawPixels("digits"))]
+    assert last_states(jobs, places) == dict.fromkeys(["a-seed0", "a-seed1", "random-seed0", "raw-seed0"], "done")
+    results = [read_result(job, places.results) for job in jobs]
+    assert [result["result"]["knn_error"]["10"] < 0.95 for result in results] == [True] * 4
+    assert results[0]["result"] == RunDirectory(places.runs / "a-seed0").read("result")
+    assert results[0]["result"] != results[1]["result"]
+    assert all({"minutes"} <= result["timing"].keys() for result in results)
+    monkeypatch.setattr(module, "_started", lambda *_: pytest.fail("done already"))
+    assert set(last_states(jobs, places).values()) == {"done"}
+
+
+def test_a_result_of_other_settings_does_not_count(places):
+    job = Job("raw", RawPixels("digits"))
+    places.results.mkdir()
+    path = places.results / f"{job.key}.json"
+    path.write_text(json.dumps({"config": {"raw_pixels": {"dataset": "mnist"}}}))
+    assert read_result(job, places.results) is None
+    path.write_text("{")
+    with pytest.raises(RunError, match=r"raw-seed0.json is damaged .* Delete it, and it is measured again."):
+        read_result(job, places.results)
+
+
+def test_a_killed_worker_is_started_again_and_ends_where_an_undisturbed_one_does(places, tmp_path):
+    job, killed = Job("a", LONG), []
+    for standing in reproduce([job], places, 1):
+        if standing.t >= 400 and not killed:
+            killed.append(standing.t)
+            os.kill(standing.process.pid, signal.SIGKILL)
+    assert killed
+    assert standing.state == "done"
+    undisturbed = Places(tmp_path / "runs2", tmp_path / "results2")
+    work(job, undisturbed, os.getppid())
+    assert read_result(job, places.results)["result"] == read_result(job, undisturbed.results)["result"]
+
+
+def test_stopping_saves_and_the_same_call_goes_on(places):
+    job, seen = Job("a", LONG), []
+
+    def stop() -> bool:
+        return bool(seen) and seen[-1].t >= 100
+
+    for standing in reproduce([job, Job("b", LONG)], places, 1, stop):
+        seen.append(standing)
+    assert seen[-1].state == "stopped"
+    assert (places.runs / job.key / "checkpoint.safetensors").is_file()
+    assert not (places.runs / "b-seed0").exists()
+    assert last_states([job], places) == {"a-seed0": "done"}
+
+
+def test_a_run_that_cannot_work_is_given_up_after_some_attempts(places, capfd):
+    bad = Job("bad", replace(TINY, dataset="nothing of this name"))
+    assert last_states([bad, Job("raw", RawPixels("digits"))], places) == {"bad-seed0": "failed", "raw-seed0": "done"}
+    assert capfd.readouterr().err.count("nothing of this name") >= module.ATTEMPTS
+
+
+def test_a_worker_whose_parent_is_no_more_stops(places):
+    with pytest.raises(SystemExit):
+        work(Job("a", LONG), places, parent=-1)
+    assert not places.results.exists()
+
+
+def test_a_run_directory_of_other_settings_is_left_alone(places):
+    work(Job("a", TINY), places, os.getppid())
+    with pytest.raises(RunError, match="is a run with other settings"):
+        work(Job("a", replace(TINY, seed=5)), places, os.getppid())
+
+
+def test_jobs_are_each_there_once_and_named_by_seed_and_scale():
+    tables = [EXPERIMENTS["table-mgr-mnist"], EXPERIMENTS["table-drift-mnist"], EXPERIMENTS["table-iid-mnist"]]
+    jobs = jobs_of(tables, 2, 0.1)
+    keys = [job.key for job in jobs]
+    assert len(keys) == len(set(keys))
+    assert "mnist-mgr-seed1-scale0.1" in keys
+    assert "raw-pixels-mnist-seed0" in keys
+    assert "raw-pixels-mnist-seed1" not in keys
+    assert Job.of("mnist-mgr", 0, 1.0).key == "mnist-mgr-seed0"
+    assert [isinstance(SETUPS[job.name], RunConfig) or job.scale == 1 for job in jobs] == [True] * len(jobs)
+
+
+@pytest.fixture(autouse=True)
+def signals():
+    """`work` is made for a process of its own."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)

@@ -1,0 +1,66 @@
+import pytest
+
+from curlicue.experiments.paper import EXPERIMENTS, Column, Experiment, Number, Row
+from curlicue.experiments.tables import Cell, header, lines, shown
+
+UP = Column("accuracy, %", "accuracy", True)
+DOWN = Column("error, %", "knn_error.10", False)
+COUNT = Column("K", "K", None, percent=False)
+TOY = Experiment(
+    "toy",
+    "nowhere",
+    (COUNT, UP, DOWN),
+    (
+        Row("ours", "toy", {"K": Number(5, 1), "accuracy, %": Number(80, 2), "error, %": Number(7.5)}),
+        Row("theirs", None, {"accuracy, %": Number(90, 1)}),
+        Row("later", "never", {"error, %": Number(3, 0.25)}),
+    ),
+)
+
+
+def result(accuracy: float, error: float = 0.05, K: int = 4, minutes: float = 3.0) -> dict:
+    return {"result": {"K": K, "accuracy": accuracy, "knn_error": {"10": error}}, "timing": {"minutes": minutes}}
+
+
+def test_a_line_has_ours_beside_the_papers():
+    found = {"toy": [result(0.79, K=4, minutes=3), result(0.81, 0.07, K=6, minutes=6)]}
+    assert header(TOY) == ["", "seeds", "K", "paper", "accuracy, %", "paper", "error, %", "paper", "minutes"]
+    assert lines(TOY, lambda name: found.get(name, ())) == [
+        ["ours", "2", "5.00 ± 1.41", "5.00 ± 1.00", "80.00 ± 1.41", "80.00 ± 2.00", "6.00 ± 1.41", "7.50", "4"],
+        ["theirs", "–", "", "", "", "90.00 ± 1.00", "", "", ""],
+        ["later", "not run", "", "", "", "", "", "3.00 ± 0.25", ""],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "paper", "short"),
+    [
+        (UP, (75.9,), Number(80, 2), True),
+        (UP, (76.1,), Number(80, 2), False),
+        (UP, (99.0,), Number(80, 2), False),
+        (DOWN, (84.1,), Number(80, 2), True),
+        (DOWN, (83.9,), Number(80, 2), False),
+        (DOWN, (10.0,), Number(80, 2), False),
+        (UP, (70.0, 81.0), Number(80, 2), True),
+        (UP, (1.0,), Number(80), False),
+        (UP, (1.0,), None, False),
+        (UP, (), Number(80, 2), False),
+        (COUNT, (500.0,), Number(5, 1), False),
+    ],
+)
+def test_what_is_worse_by_more_than_two_deviations_is_marked(column, values, paper, short):
+    cell = Cell(column, values, paper)
+    assert cell.short is short
+    assert cell.ours().endswith("▼") is short
+
+
+def test_one_seed_has_no_deviation():
+    assert shown([7.0]) == "7.00"
+    assert shown([7.0, 9.0]) == "8.00 ± 1.41"
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_table_can_be_shown_before_anything_was_run(name):
+    experiment = EXPERIMENTS[name]
+    rows = lines(experiment, lambda name: ())
+    assert [len(row) for row in rows] == [len(header(experiment))] * len(experiment.rows)

@@ -1,0 +1,76 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from curlicue.config import PRESETS, ModelConfig
+from curlicue.experiments.paper import EXPERIMENTS, SETUPS, Column, Experiment, Number, RawPixels, Row
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+TINY = replace(PRESETS["digits"], steps=1000, model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)))
+ACCURACY = Column("10-NN error, %", "knn_error.10", False)
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of the smallest runs, besides the paper's."""
+    monkeypatch.setitem(SETUPS, "tiny", TINY)
+    monkeypatch.setitem(SETUPS, "raw", RawPixels("digits"))
+    rows = (
+        Row("learnt", "tiny", {ACCURACY.name: Number(1.0, 0.1)}),
+        Row("pixels", "raw", {}),
+        Row("quoted", None, {ACCURACY.name: Number(12.34)}),
+    )
+    monkeypatch.setitem(EXPERIMENTS, "table-toy", Experiment("Toy", "nowhere", (ACCURACY,), rows))
+
+
+def cells(text: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if line.startswith("│")]
+
+
+def test_all_tables_and_figures_are_listed(command):
+    answer = command("reproduce", "--list")
+    assert (answer.code, answer.err) == (0, "")
+    assert [row[0] for row in cells(answer.out)] == list(EXPERIMENTS)
+
+
+def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
+    answer = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1)
+    assert answer.code == 0
+    assert "ours in 0.1 of the steps" in answer.out
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert names == {"tiny-seed0-scale0.1.json", "tiny-seed1-scale0.1.json", "raw-seed0.json"}
+    kept = json.loads((tmp_path / "results" / "tiny-seed1-scale0.1.json").read_text())
+    assert (kept["config"]["steps"], kept["config"]["seed"]) == (100, 1)
+    learnt, pixels, quoted = cells(answer.out)[-3:]
+    assert learnt[:2] == ["learnt", "2"]
+    assert learnt[2].endswith("▼")
+    assert learnt[3] == "1.00 ± 0.10"
+    assert pixels[:2] == ["pixels", "1"]
+    assert quoted == ["quoted", "–", "", "12.34", ""]
+    assert command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1).out == answer.out
+
+
+def test_what_fails_is_told_and_the_rest_is_shown(command, toy, monkeypatch):
+    monkeypatch.setitem(SETUPS, "tiny", replace(TINY, dataset="nothing"))
+    answer = command("reproduce", "table-toy", "--scale", 0.1)
+    assert answer.code == 1
+    assert answer.err.endswith("Not finished: tiny-seed0-scale0.1. Nothing is lost; the same command goes on.\n")
+    assert cells(answer.out)[-3][:2] == ["learnt", "not run"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "Say which table or figure. See them all: curlicue reproduce --list"),
+        (("table-99",), f"There is no 'table-99' in the paper. Choose from: {', '.join(EXPERIMENTS)}."),
+        (("table-random", "--seeds", 0), "--seeds must be an int in the range [1, inf). Got 0 instead."),
+        (("table-random", "--jobs", 0), "--jobs must be an int in the range [1, inf). Got 0 instead."),
+        (("table-random", "--scale", 1.5), "--scale must be a number in the range (0, 1]. Got 1.5 instead."),
+        (("table-random", "--scale", 0), "--scale must be a number in the range (0, 1]. Got 0 instead."),
+    ],
+)
+def test_a_mistake_is_one_line(command, arguments, message):
+    answer = command("reproduce", *arguments)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"curlicue: {message}\n")
