@@ -53,7 +53,7 @@ def test_an_atomic_write_is_on_disk_before_it_takes_the_old_ones_place(tmp_path,
         real: Callable[..., None] = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, name=name, real=real: (order.append(name), real(*a))[1])
     write_atomically(tmp_path / "b.bin", b"x")
-    assert order == ["fsync", "replace"]
+    assert order == ["fsync", "replace", "fsync"]  # the last one of the directory: the new name stays too
 
 
 # -- a new directory, an old one ---------------------------------------------------------------------------------
