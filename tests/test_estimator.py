@@ -160,12 +160,16 @@ def test_once_replay_has_begun_each_mini_batch_is_followed_by_a_rehearsal():
     assert curl._engine.learner.t == 3 + 2 * 2
 
 
-def test_a_list_of_images_is_not_taken_for_one_of_them():
-    curl = small()
-    with pytest.raises(DataError) as error:
-        curl.fit_stream([list(np.ones((10, 8, 8)))])
-    assert str(error.value) == "A batch is a list of 10 arrays of the shape (8, 8). Stack them to one array."
-    assert not hasattr(curl, "n_features_in_")
+def test_a_list_of_images_is_an_array_of_images():
+    images = rows(40).reshape(40, 5, 1)
+    expected = whole(small().partial_fit(images))
+    assert whole(small().partial_fit(list(images))) == expected
+    assert whole(small().fit_stream([list(images)])) == expected
+
+
+def test_bfloat16_is_read():
+    x = torch.from_numpy(X32).bfloat16()
+    assert whole(small().partial_fit(x)) == whole(small().partial_fit(x.float()))
 
 
 def loader() -> DataLoader:
@@ -189,8 +193,11 @@ GOOD = rows(10)
 NAN, INF = GOOD.copy(), GOOD.copy()
 NAN[3, 2], INF[3, 2] = np.nan, -np.inf
 BAD: dict[str, tuple[Any, str]] = {
-    "NaN": (NAN, "Input X contains NaN"),
-    "infinite": (INF, "Input X contains infinity"),
+    "NaN": (
+        NAN,
+        "Input X contains NaN. Fill such values in, as SimpleImputer does, or leave their rows out.",
+    ),
+    "infinite": (INF, "Input X contains infinity or a value too large. Clip such values, or leave their rows out."),
     "too large": (GOOD * 1e300, "more than float32 holds. Scale them."),
     "features": (rows(10)[:, :4], "X has 4 features, but CURL is expecting 5 features as input"),
     "no rows": (GOOD[:0], "Found array with 0 sample(s)"),
@@ -198,7 +205,12 @@ BAD: dict[str, tuple[Any, str]] = {
     "strings": (np.full((3, D), "a"), "dtype='numeric' is not compatible with arrays of bytes/strings"),
     "objects": (np.full((3, D), None), "Input X contains NaN"),
     "sparse": (scipy.sparse.csr_matrix(GOOD), "Sparse data was passed for X"),
-    "ragged": ([[1.0, 2.0], [3.0]], "inhomogeneous"),
+    "ragged": (
+        [[1.0, 2.0], [3.0]],
+        "X has samples of different sizes (inhomogeneous). Give all of them the same number",
+    ),
+    "ragged images": ([np.ones((2, 3)), np.ones((3, 3))], "X has samples of different sizes (inhomogeneous). Give all"),
+    "iterator": (iter(GOOD), "Learn from an iterator with fit_stream."),
     "masked": (np.ma.masked_less(GOOD, GOOD.mean()), "X has masked values. Fill them in, or leave these rows out."),
     "complex": (GOOD + 1j, "Complex data not supported"),
 }
@@ -253,6 +265,7 @@ def test_values_that_no_bernoulli_can_have_are_refused(X, message):
             {"snapshots": 0},
             "The 'snapshots' setting must be 'change', 'dynamic', 'never' or a number of steps. Got 0",
         ),
+        ({"on_event": 3}, "The 'on_event' setting must be None or a function. Got 3 instead."),
         ({"n_z": 0}, "The 'n_z' setting must be an int in the range [1, inf). Got 0"),
         ({"batch_size": 0}, "The 'batch_size' setting must be an int in the range [1, inf). Got 0"),
         ({"learning_rate": -1.0}, "The 'learning_rate' setting must be a float in the range (0, inf). Got -1.0"),

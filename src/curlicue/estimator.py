@@ -11,7 +11,7 @@ import secrets
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -175,6 +175,8 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def _settings(self) -> tuple[ModelConfig, LearnerConfig]:
         """Checked, types and all."""
         _whole("epochs", self.epochs)
+        if self.on_event is not None and not callable(self.on_event):
+            raise ConfigError(f"The 'on_event' setting must be None or a function. Got {self.on_event!r} instead.")
         try:
             model, learner = to_json(self._model_config()), to_json(self._learner_config())
         except TypeError as error:
@@ -289,13 +291,20 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def _rows(self, X: Any, reset: bool) -> tuple[Array, tuple[int, ...]]:
         """X as a checked array [n, D], copied only if need be, and the shape of one sample; if bad, nothing changes."""
         if isinstance(X, Tensor):
-            X = X.detach().cpu().numpy()
+            X = (X.float() if X.dtype is torch.bfloat16 else X).detach().cpu().numpy()  # numpy knows no bfloat16
         if np.ma.is_masked(X):
             raise DataError("X has masked values. Fill them in, or leave these rows out.")
+        if isinstance(X, Iterator):
+            raise DataError(f"X must be an array, not a {type(X).__name__}. Learn from an iterator with fit_stream.")
+        if isinstance(X, tuple | list) and len(X) and np.ndim(X[0]) > 1:
+            X = _array(X)  # of images
         shape = X.shape[1:] if isinstance(X, np.ndarray) and X.ndim > 2 else None
         if shape is not None:
             X = X.reshape(len(X), -1) if X.size else X.reshape(0, max(1, int(np.prod(shape))))
-        rows = check_array(X, dtype="numeric", estimator=self, input_name="X")
+        try:
+            rows = check_array(X, dtype="numeric", estimator=self, input_name="X")
+        except ValueError as error:
+            raise _with_remedy(error) from error
         if rows.dtype.kind not in "biuf":
             raise DataError(f"X must hold numbers. Got {rows.dtype} instead. Convert it.")
         _refuse_words(X)
@@ -507,12 +516,28 @@ def _samples_of(batch: Any) -> Any:
     """The first of what a DataLoader gives, with labels or without; anything else as it is."""
     if not isinstance(batch, tuple | list) or not len(batch) or len(getattr(batch[0], "shape", ())) < 2:
         return batch
-    shapes = {getattr(each, "shape", None) for each in batch}
-    if len(batch) > 2 and len(shapes) == 1:
-        raise DataError(
-            f"A batch is a list of {len(batch)} arrays of the shape {shapes.pop()}. Stack them to one array."
-        )
-    return batch[0]
+    alike = len(batch) > 2 and len({getattr(each, "shape", None) for each in batch}) == 1  # images
+    return batch if alike else batch[0]
+
+
+def _array(several: Sequence[Any]) -> Array:
+    """Images, or whatever has two axes or more, as one array."""
+    try:
+        return np.asarray(several)
+    except ValueError as error:
+        raise _with_remedy(error) from error
+
+
+REMEDIES = {
+    "contains NaN": "Input X contains NaN. Fill such values in, as SimpleImputer does, or leave their rows out.",
+    "contains infinity": "Input X contains infinity or a value too large. Clip such values, or leave their rows out.",
+    "inhomogeneous": "X has samples of different sizes (inhomogeneous). Give all of them the same number of values.",
+}
+
+
+def _with_remedy(error: ValueError) -> ValueError:
+    """The same in fewer words, with what to do; an error that is not known here as it is."""
+    return next((DataError(text) for seen, text in REMEDIES.items() if seen in str(error)), error)
 
 
 def _shown(stream: Iterable[Any], curl: CURL) -> Iterator[Any]:
