@@ -768,7 +768,8 @@ def evaluations(path: Path) -> int:
 
 def story(path: Path) -> dict[str, Any]:
     """All that a run leaves behind, but for time and place."""
-    files = ("events.jsonl", "metrics.jsonl", "result.json", *(f"births/{p.name}" for p in path.glob("births/*")))
+    kept = (str(file.relative_to(path)) for folder in ("births", "views") for file in path.glob(f"{folder}/*"))
+    files = ("events.jsonl", "metrics.jsonl", "result.json", "data.json", *kept)
     told: dict[str, Any] = {name: (path / name).read_bytes() for name in files}
     with safe_open(path / CHECKPOINT, framework="pt") as file:
         for name in file.keys():  # noqa: SIM118

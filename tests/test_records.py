@@ -1,6 +1,7 @@
 import json
 import math
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -193,11 +194,62 @@ def test_births_of_other_values_are_kept_as_they_are(directory, value):
     assert np.array_equal(kept, d_new, equal_nan=True)
 
 
+@pytest.mark.parametrize("value", [1.0, 0.5])
+def test_births_are_read_as_they_were(directory, value):
+    d_new = np.array([[0, 1], [1, value]], dtype=np.float32)
+    directory.write_birth(3, d_new)
+    assert directory.birth(3).dtype == np.float32
+    assert (directory.birth(3) == d_new).all()
+
+
+# -- views -------------------------------------------------------------------------------------------------------
+
+
+def test_views_keep_whole_numbers_exactly_and_others_to_three_digits(directory):
+    z = np.random.default_rng(0).normal(0, 3, size=(50, 2)).astype(np.float32)
+    directory.write_view(2000, {"y": np.arange(50), "z": z})
+    seen = directory.view(2000)
+    assert seen.keys() == {"y", "z"}
+    assert (seen["y"] == np.arange(50)).all()
+    np.testing.assert_allclose(seen["z"], z, rtol=1e-3)
+
+
+def test_values_too_large_for_a_view_stay_finite(directory):
+    directory.write_view("rows", {"x": np.array([3e10, -3e10, 1.0])})
+    assert directory.view("rows")["x"].tolist() == [65504, -65504, 1]
+
+
+def test_the_steps_of_views_are_in_their_order_whatever_else_lies_there(directory):
+    assert directory.view_steps == []
+    for name in (100_000_000, 20, "rows", 3):
+        directory.write_view(name, {"y": np.arange(3)})
+    assert directory.view_steps == [3, 20, 100_000_000]
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut short", "empty", "pickled"])
+def test_a_view_that_cannot_be_read_is_one_clear_error(directory, harm):
+    path = directory.path / "views" / "00000007.npz"
+    directory.write_view(7, {"y": np.arange(300)})
+    match harm:
+        case "missing":
+            path.unlink()
+        case "cut short":
+            path.write_bytes(path.read_bytes()[:-30])
+        case "empty":
+            path.write_bytes(b"")
+        case "pickled":
+            np.savez(path, y=np.array([{}], dtype=object))
+    with pytest.raises(RunError, match=rf"^{re.escape(str(path))} is missing or damaged \("):
+        directory.view(7)
+
+
 # -- going back to a checkpoint ----------------------------------------------------------------------------------
 
 
-def test_rewinding_removes_later_lines_later_births_and_half_written_files(directory):
+def test_rewinding_removes_later_lines_births_views_and_half_written_files(directory):
     births = directory.path / "births"
+    for name in ("rows", 20):
+        directory.write_view(name, {"y": np.arange(3)})
     directory.append("events", {"t": 1})
     directory.append("metrics", {"t": 1})
     directory.write_birth(1, np.ones((2, 2), np.float32))
@@ -210,17 +262,18 @@ def test_rewinding_removes_later_lines_later_births_and_half_written_files(direc
         file.write('{"t": 2, "bou')
     directory.write_birth(2, np.ones((2, 2), np.float32))
     directory.write_birth(10, np.ones((2, 2), np.float32))
+    directory.write_view(21, {"y": np.arange(3)})
     (directory.path / ".checkpoint.safetensors.123.part").write_bytes(b"half")
     (births / ".0011.npy.123.part").write_bytes(b"half")
-    directory.rewind(lengths, K=2)
+    directory.rewind(lengths, K=2, t=20)
     assert contents(directory.path) == before
 
 
 def test_rewinding_leaves_files_of_others_alone(directory):
-    for name in ("births/notes.npy", "notes.txt"):
+    for name in ("births/notes.npy", "views/notes.npz", "notes.txt"):
         (directory.path / name).write_text("mine")
     before = contents(directory.path)
-    directory.rewind(directory.sync(), K=0)
+    directory.rewind(directory.sync(), K=0, t=0)
     assert contents(directory.path) == before
 
 
@@ -238,7 +291,7 @@ def test_a_log_that_lacks_what_the_checkpoint_remembers_is_an_error_and_nothing_
         metrics.unlink()
     before = contents(directory.path)
     with pytest.raises(RunError) as error:
-        directory.rewind(lengths, K=1)
+        directory.rewind(lengths, K=1, t=0)
     assert str(error.value) == (
         f"{metrics} has {4 if lost == 'cut short' else 0} bytes, but 9 had been logged by the checkpoint. "
         "Put the whole file back, or start the run anew in another directory."

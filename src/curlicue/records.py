@@ -4,6 +4,8 @@ config.json, environment.json   what was asked, and where it runs
 events.jsonl                    births, snapshots, and the steps in means over every hundred
 metrics.jsonl                   scores over time
 births/0007.npy                 D_new of component 7 at its birth
+data.json, views/rows.npz       what the data set is, and the test samples that views show
+views/00020000.npz              the model at step 20000: what each component dreams, where those samples lie
 result.json                     the final scores: the same for the same seed on the same machine
 timing.json                     minutes and steps a second, which are not
 checkpoint.safetensors          to go on from
@@ -18,6 +20,8 @@ import math
 import os
 import platform
 import subprocess
+import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +33,7 @@ import numpy.typing as npt
 from curlicue.errors import RunError
 
 Json = dict[str, Any]
+Arrays = Mapping[str, npt.NDArray[Any]]
 LOGS = ("events.jsonl", "metrics.jsonl")
 
 
@@ -68,7 +73,8 @@ class RunDirectory:
         """A new one; an old one is never overwritten."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{path} is not empty. Choose another --out, or go on with the run in it: --resume {path}")
-        (path / "births").mkdir(parents=True, exist_ok=True)
+        for folder in ("births", "views"):
+            (path / folder).mkdir(parents=True, exist_ok=True)
         directory = cls(path)
         directory.write("environment", environment)
         for log in LOGS:
@@ -123,6 +129,29 @@ class RunDirectory:
         np.save(packed, d_new.astype(np.uint8) if binary else d_new)
         write_atomically(self.path / "births" / f"{component:04d}.npy", packed.getvalue())
 
+    def birth(self, component: int) -> npt.NDArray[np.float32]:
+        """What `write_birth` wrote."""
+        return _loaded(self.path / "births" / f"{component:04d}.npy")[""].astype(np.float32)
+
+    def write_view(self, name: int | str, arrays: Arrays) -> None:
+        """What is seen at a step, or under another name; real numbers are cut to half precision: it is for looking."""
+        half = {key: _half(array) for key, array in arrays.items()}
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **half)
+        write_atomically(self._view(name), packed.getvalue())
+
+    def view(self, name: int | str) -> dict[str, npt.NDArray[Any]]:
+        """What `write_view` wrote."""
+        return _loaded(self._view(name))
+
+    def _view(self, name: int | str) -> Path:
+        return self.path / "views" / (f"{name:08d}.npz" if isinstance(name, int) else f"{name}.npz")
+
+    @property
+    def view_steps(self) -> list[int]:
+        """The steps of which there is a view."""
+        return sorted(int(path.stem) for path in (self.path / "views").glob("*.npz") if path.stem.isdecimal())
+
     def sync(self) -> dict[str, int]:
         """Bring the logs to disk; returns their lengths, to be kept with a checkpoint."""
         lengths = {}
@@ -132,8 +161,8 @@ class RunDirectory:
             lengths[log] = (self.path / log).stat().st_size
         return lengths
 
-    def rewind(self, lengths: Mapping[str, int], K: int) -> None:
-        """Forget whatever was logged after a checkpoint, and what a killed process left half written."""
+    def rewind(self, lengths: Mapping[str, int], K: int, t: int) -> None:
+        """Forget whatever was logged after a checkpoint of step t, and what a killed process left half written."""
         for log in LOGS:
             path = self.path / log
             size = path.stat().st_size if path.is_file() else 0
@@ -147,8 +176,26 @@ class RunDirectory:
                 file.truncate(lengths[log])
         births = [path for path in (self.path / "births").glob("*.npy") if path.stem.isdecimal()]
         later = [path for path in births if int(path.stem) >= K]
+        later += [self._view(step) for step in self.view_steps if step > t]
         for path in (*later, *self.path.rglob(".*.part")):
             path.unlink()
+
+
+def _half(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    most = np.finfo(np.float16).max
+    return array.clip(-most, most).astype(np.float16) if np.issubdtype(array.dtype, np.floating) else array
+
+
+def _loaded(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a .npz file, or the one of a .npy file under the name ""."""
+    try:
+        with path.open("rb") as file:
+            found = np.load(io.BytesIO(file.read()), allow_pickle=False)
+            return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RunError(
+            f"{path} is missing or damaged ({error}). It can be made again only by the run itself."
+        ) from error
 
 
 def _object(text: str) -> Json:

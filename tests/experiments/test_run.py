@@ -116,7 +116,8 @@ def die(run: Run, at: int) -> None:
 
 def story(path: Path) -> dict[str, Any]:
     """All that a run leaves behind, but for time and place."""
-    files = ("events.jsonl", "metrics.jsonl", "result.json", *(f"births/{p.name}" for p in path.glob("births/*")))
+    kept = (str(file.relative_to(path)) for folder in ("births", "views") for file in path.glob(f"{folder}/*"))
+    files = ("events.jsonl", "metrics.jsonl", "result.json", "data.json", *kept)
     told: dict[str, Any] = {name: (path / name).read_bytes() for name in files}
     with safe_open(path / "checkpoint.safetensors", framework="pt") as file:
         scalars = json.loads(file.metadata()["curlicue"])
@@ -291,7 +292,10 @@ def test_a_finished_run_has_every_file_the_records_promise_and_no_other(whole):
     assert {"config.json", "births/0007.npy", "checkpoint.safetensors"} <= promised
     path, _ = whole("MGR, periodic")
     found = {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()}
-    assert {re.sub(r"births/\d{4}", "births/0007", name) for name in found} == promised
+    examples = {r"births/\d{4}": "births/0007", r"views/\d{8}": "views/00020000"}
+    for numbered, example in examples.items():
+        found = {re.sub(numbered, example, name) for name in found}
+    assert found == promised
 
 
 def test_steps_are_logged_in_means_over_every_hundred_real_and_rehearsed_apart(whole):
@@ -536,3 +540,31 @@ def test_less_than_one_thread_is_refused(threads):
     with pytest.raises(ConfigError) as error:
         use_threads(threads)
     assert str(error.value) == f"The number of threads must be an int in the range [1, inf). Got {threads} instead."
+
+
+# -- views --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_shows_the_model_ten_times_and_the_samples_once(whole):
+    path, _ = whole("MGR, periodic")
+    directory, source = RunDirectory.open(path), toy()
+    assert directory.view_steps == [13 * part for part in range(1, 11)]
+    rows, last = directory.view("rows"), directory.view(STEPS)
+    K, n_test = directory.read("result")["K"], len(source.test.x)
+    assert rows["x"].shape == (n_test, 6)
+    assert sorted(map(tuple, rows["x"].tolist())) == sorted(map(tuple, source.test.x.tolist()))
+    assert last["dreams"].shape[::2] == (K, 6)
+    assert last["centres"].shape == (K, 2)
+    assert np.bincount(last["y"], minlength=K).tolist() == np.sum(directory.read("result")["confusion"], 0).tolist()
+
+
+def test_a_run_says_what_its_samples_are(whole):
+    path, _ = whole("MGR, periodic")
+    known = {"name": "toy", "classes": ["0", "1", "2"], "shape": [6]}
+    assert RunDirectory.open(path).read("data") == known
+
+
+def test_few_steps_have_as_many_views(tmp_path):
+    config = replace(MGR, steps=3)
+    go_on(started(config, tmp_path / "run"))
+    assert RunDirectory.open(tmp_path / "run").view_steps == [1, 2, 3]

@@ -15,6 +15,7 @@ import torch
 from curlicue.config import Likelihood, RunConfig, Sequential, to_json
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
+from curlicue.evaluate.view import view
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner
@@ -23,11 +24,13 @@ from curlicue.model.mixture import MixtureVAE
 from curlicue.records import LOGS, RunDirectory
 from curlicue.rng import Rng, named_generator
 from curlicue.streams.schedule import Schedule
-from curlicue.streams.sources import Source
+from curlicue.streams.sources import Source, Split
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
 DIGITS = 4  # of the share that each component explains
 POSTERIOR_POINTS = 200  # of the shares over time in a result file
+VIEWS = 10  # of the model, over a run
+SHOWN = 1000  # test samples in them
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
@@ -64,15 +67,14 @@ class Run:
 
     def resume(self) -> None:
         """Go on from the checkpoint; without one, from the beginning."""
-        lengths, K = dict.fromkeys(LOGS, 0), self.learner.model.K
+        lengths = dict.fromkeys(LOGS, 0)
         if self.directory.checkpoint.is_file():
             extra = load_checkpoint(self.directory.checkpoint, self.learner)
             if extra.keys() != self._extra({}).keys():
                 remedy = "Put back the one that the run wrote, or start anew in another directory."
                 raise RunError(f"{self.directory.checkpoint} was written by something else than a run. {remedy}")
-            self.pending, self.seconds = extra["pending"], extra["seconds"]
-            lengths, K = extra["lengths"], self.learner.model.K
-        self.directory.rewind(lengths, K)
+            self.pending, self.seconds, lengths = extra["pending"], extra["seconds"], extra["lengths"]
+        self.directory.rewind(lengths, self.learner.model.K, self.learner.t)
 
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
         """Learn to the end, or until `stop()`; either way nothing is lost."""
@@ -80,12 +82,15 @@ class Run:
         if learner.t >= config.steps and self.directory.has("timing"):  # written last
             yield Finished(learner.t, self.directory.read("result"))
             return
+        self._describe()
         while learner.t < config.steps and not stop():
             for event in self._advance():
                 self._record(event)
                 yield event
             if learner.t % config.evaluate_every == 0 or learner.t == config.steps:
                 yield self._evaluate()
+            if learner.t * VIEWS // config.steps > (learner.t - 1) * VIEWS // config.steps:
+                self._look()
             if learner.t % config.checkpoint_every == 0 and learner.t < config.steps:
                 self.save()
         self.save()
@@ -134,6 +139,25 @@ class Run:
         scores = {"t": t, **scores, **self._labelled_scores(), "counts": self.learner.counts.tolist()}
         self.directory.append("metrics", scores)
         return Evaluated(t, scores)
+
+    def _describe(self) -> None:
+        """What a reader of the run directory has to know of the data set, and the samples that views show."""
+        source, shown = self.source, self._shown()
+        self.directory.write_view("rows", {"x": shown.x.numpy(), "labels": shown.labels.numpy()})
+        known = {"name": source.name, "classes": list(source.classes), "shape": list(source.shape)}
+        self.directory.write("data", known)
+
+    def _shown(self) -> Split:
+        """Test samples, the same in all runs on a data set."""
+        test = self.source.test
+        rows = torch.randperm(len(test.x), generator=named_generator(0, "shown"))[:SHOWN]
+        return Split(test.x[rows], test.labels[rows])
+
+    def _look(self) -> None:
+        """Write down what the model looks like; like measuring, it changes nothing."""
+        t = self.learner.t
+        seen = view(self.learner.model, self._shown().x, named_generator(self.config.seed, f"view/{t}"))
+        self.directory.write_view(t, {name: tensor.numpy() for name, tensor in vars(seen).items()})
 
     def _labelled_scores(self) -> dict[str, float]:
         if not isinstance(self.learner, LabelledLearner) or not isinstance(self.config.scenario, Sequential):
