@@ -1,6 +1,9 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+from curlicue.records import RunDirectory
 from curlicue.report import figures
 
 
@@ -91,3 +94,73 @@ def test_a_figure_is_the_same_file_each_time(tmp_path, ending):
     assert len(once) > 1000
     if ending == ".png":
         assert once == again
+
+
+# -- figures of a run directory -----------------------------------------------------------------------------------
+
+STEPS = [100, 200, 300, 400]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    """Four views of twelve samples of 2x3 pixels; a component is born between any two."""
+    made = RunDirectory.create(tmp_path / "run", {}, {})
+    rng = np.random.default_rng(0)
+    made.write("data", {"name": "toy", "classes": ["a", "b", "<c>"], "shape": [2, 3]})
+    made.write_view("rows", {"x": rng.random((12, 6)), "labels": np.arange(12) % 3})
+    for K, t in enumerate(STEPS, start=1):
+        dreams = np.full((K, 8, 6), 0.1) * np.arange(1, K + 1)[:, None, None]
+        made.write_view(t, {"dreams": dreams, "z": rng.normal(size=(12, 4)), "y": np.arange(12) % K})
+    for component in range(1, 4):
+        made.write_birth(component, np.full((30, 6), component / 4, np.float32))
+        line = {"event": "ComponentBorn", "t": 100 * component, "component": component, "parent": component - 1}
+        made.append("events", line)
+    return made
+
+
+def pixels(axes) -> np.ndarray:
+    return np.asarray(axes.images[0].get_array().filled(np.nan))
+
+
+def names(axes) -> list[str]:
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def test_dreams_stand_in_a_row_for_each_view_and_a_column_for_each_component(axes, directory):
+    figures.dreams(axes, directory)
+    cells = pixels(axes).reshape(4, 3, 4, 4)[:, 0, :, 0]  # the first pixel of each, gaps of one between them
+    expected = [[0.1 * (k + 1) if k <= view else np.nan for k in range(4)] for view in range(4)]
+    np.testing.assert_allclose(cells, expected, rtol=1e-3)
+    assert names(axes) == ["100", "200", "300", "400"]
+
+
+def test_births_show_the_first_samples_they_were_fitted_to(axes, directory):
+    figures.births(axes, directory, most=5)
+    np.testing.assert_allclose(pixels(axes)[::3, ::4], [[0.25] * 5, [0.5] * 5, [0.75] * 5])
+    assert names(axes) == ["1 from 0, step 100", "2 from 1, step 200", "3 from 2, step 300"]
+
+
+def test_a_map_shows_all_samples_by_class_and_by_component(directory):
+    from matplotlib.figure import Figure
+
+    grid = Figure().subplots(2, 2)
+    figures.latent_maps(grid, directory, [200, 400])
+    for row in range(2):
+        for column, kinds in enumerate((2, 4)):
+            lines = grid[row][column].lines
+            assert len(lines) == (3 if row == 0 else kinds)
+            assert sum(len(line.get_xdata()) for line in lines) == 12
+    assert [text.get_text() for text in grid[1][1].texts] == ["0", "1", "2", "3"]
+
+
+def test_every_figure_of_a_run_is_written_for_screen_and_print(directory, tmp_path):
+    written = figures.write(directory, result(), tmp_path / "figures")
+    assert written == ["accuracy", "classes", "confusion", "posterior", "latent", "dreams", "births"]
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert found == {f"{name}.{ending}" for name in written for ending in ("png", "svg", "pdf")}
+
+
+def test_samples_that_are_no_images_are_not_drawn_as_such(directory, tmp_path):
+    directory.write("data", {"name": "toy", "classes": ["a", "b", "c"], "shape": [6]})
+    written = figures.write(directory, result(), tmp_path / "figures")
+    assert written == ["accuracy", "classes", "confusion", "posterior", "latent"]

@@ -1,4 +1,4 @@
-"""The paper's figures, out of result files (`curlicue result RUN --out FILE`); readable in print and by any eye."""
+"""The paper's figures, out of results (`summary` of a run) and run directories; readable in print and by any eye."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from curlicue.records import Json
+from curlicue.records import Json, RunDirectory
+from curlicue.report.latent import Places, maps
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
+Array = np.ndarray[Any, np.dtype[Any]]
 MAP = "cividis"  # alike for all eyes, and in grey
 FAINT = "#dddddd"
+LABELLED = 0.01  # share of the samples from which on a kind's number is shown
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
-    """A figure of so many inches, written to `path` (its ending says how) when it is drawn."""
+def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Figure]:
+    """A figure of so many inches, written to `path` (its ending says how) when it is drawn, and with other endings."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -32,8 +35,37 @@ def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
         drawn = Figure(figsize=(width, height), dpi=200, layout="constrained")
         yield drawn
         path.parent.mkdir(parents=True, exist_ok=True)
-        dated = {".png": "Software", ".pdf": "CreationDate"}.get(path.suffix, "Date")  # the same file each time
-        drawn.savefig(path, metadata={dated: None})
+        for ending in (path.suffix, *others):
+            dated = {".png": "Software", ".pdf": "CreationDate"}.get(ending, "Date")  # the same file each time
+            drawn.savefig(path.with_suffix(ending), metadata={dated: None})
+
+
+def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
+    """All figures of one finished run, each in every kind of file; their names."""
+    images = len(directory.read("data")["shape"]) == 2
+    born = len(_born(directory))
+    steps = directory.view_steps[1::2]
+    painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
+        "accuracy": (5, 3.2, lambda drawn: accuracy_over_time(drawn.subplots(), {"accuracy": [result]})),
+        "classes": (5, 3.2, lambda drawn: class_accuracy(drawn.subplots(), result)),
+        "confusion": (4, 4, lambda drawn: confusion(drawn.subplots(), result)),
+        "posterior": (6, 2.6, lambda drawn: posterior(drawn.subplots(), result)),
+    }
+    if steps:
+        latent = (
+            2 * len(steps),
+            4.2,
+            lambda drawn: latent_maps(drawn.subplots(2, len(steps), squeeze=False), directory, steps),
+        )
+        painters["latent"] = latent
+    if images and directory.view_steps:
+        painters["dreams"] = 8, 0.4 * len(directory.view_steps) + 0.5, lambda drawn: dreams(drawn.subplots(), directory)
+    if images and born:
+        painters["births"] = 6, 0.22 * born + 0.5, lambda drawn: births(drawn.subplots(), directory)
+    for name, (width, height, paint) in painters.items():
+        with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
+            paint(drawn)
+    return list(painters)
 
 
 def changes(result: Json) -> list[float]:
@@ -126,6 +158,70 @@ def posterior(axes: Axes, result: Json, most: int = 5) -> None:
     axes.set(xlim=(0, result["config"]["steps"]), ylim=(0, 1), ylabel="mean of q(y|x)")
     axes.legend(loc="upper right", framealpha=1, edgecolor="none", fontsize=7)
     in_thousands(axes)
+
+
+def dreams(axes: Axes, directory: RunDirectory) -> None:
+    """One dream of each component that there is, from view to view."""
+    views = {f"{t:,}": list(directory.view(t)["dreams"][:, 0]) for t in directory.view_steps}
+    pictures(axes, views, directory.read("data")["shape"])
+    axes.set(xlabel="component, in the order of birth", ylabel="after step")
+
+
+def births(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
+    """The first samples of D_new at each birth."""
+    rows = {}
+    for born in _born(directory):
+        name = f"{born['component']} from {born['parent']}, step {born['t']:,}"
+        rows[name] = list(directory.birth(born["component"])[:most])
+    pictures(axes, rows, directory.read("data")["shape"])
+    axes.set(xlabel="samples of D_new", ylabel="component")
+
+
+def pictures(axes: Axes, rows: Mapping[str, Sequence[Array]], shape: tuple[int, int]) -> None:
+    """Images of one shape in named rows of any length."""
+    height, width = (side + 1 + side // 8 for side in shape)  # with a gap to the next
+    sheet = np.full((height * len(rows), width * max(map(len, rows.values()), default=0)), np.nan)
+    for i, row in enumerate(rows.values()):
+        for j, image in enumerate(row):
+            sheet[i * height : i * height + shape[0], j * width : j * width + shape[1]] = image.reshape(shape)
+    edges = 0, sheet.shape[1], len(sheet), 0
+    axes.imshow(sheet, cmap="gray_r", interpolation="nearest", vmin=0, vmax=1, extent=edges)
+    axes.set_yticks([i * height + shape[0] / 2 for i in range(len(rows))], list(rows))
+    axes.set_xticks([])
+    axes.tick_params(left=False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_visible(False)
+
+
+def latent_maps(all_axes: Sequence[Sequence[Axes]], directory: RunDirectory, steps: Sequence[int]) -> None:
+    """The latent space at some steps: above, samples coloured by class; below, by component."""
+    labels = directory.view("rows")["labels"]
+    views = {t: directory.view(t) for t in directory.view_steps}
+    places = dict(zip(views, maps(view["z"] for view in views.values()), strict=True))
+    for column, t in enumerate(steps):
+        for axes, kinds in zip((row[column] for row in all_axes), (labels, views[t]["y"]), strict=True):
+            scatter(axes, places[t], kinds)
+        all_axes[0][column].set_title(f"after step {t:,}", fontsize=9)
+    for row, name in zip(all_axes, ("by class", "by component"), strict=True):
+        row[0].set_ylabel(name)
+
+
+def scatter(axes: Axes, places: Places, kinds: Array) -> None:
+    """Samples coloured by kind; colours come again, so each kind's number stands in its midst."""
+    from matplotlib.patheffects import withStroke
+
+    outline = [withStroke(linewidth=1.5, foreground="w")]
+    for kind in np.unique(kinds):
+        mine = places[kinds == kind]
+        axes.plot(*mine.T, ".", color=COLOURS[kind % len(COLOURS)], markersize=2.5)
+        if len(mine) >= LABELLED * len(places):
+            x, y = np.median(mine, axis=0)
+            axes.text(x, y, str(kind), ha="center", va="center", fontsize=7, path_effects=outline)
+    axes.set(xticks=[], yticks=[])
+
+
+def _born(directory: RunDirectory) -> list[Json]:
+    return [line for line in directory.lines("events") if line["event"] == "ComponentBorn"]
 
 
 def mark_changes(axes: Axes, result: Json) -> None:
