@@ -67,7 +67,7 @@ OPTIONS = {
     "fit": {*(field.name for field in fields(Learning)), "out", "update", "skip", "epochs", "threads"},
     "embed": {"out", "bound"},
     "sample": {"n", "component", "seed", "out"},
-    "train": {*(field.name for field in fields(Settings)), "out", "resume", "data_dir", "threads"},
+    "train": {*(field.name for field in fields(Settings)), "out", "resume", "data_dir", "threads", "tensorboard"},
     "demo": {"out"},
     "data": {"data_dir"},
     "result": {"out"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -13,6 +15,7 @@ from rich.table import Table
 from tyro.conf import OmitArgPrefixes, Positional
 
 from curlicue.cli import console
+from curlicue.cli.board import Board, require_tensorboard
 from curlicue.cli.console import Given
 from curlicue.config import (
     PRESETS,
@@ -98,6 +101,7 @@ def train(
     resume: Given[Path] = None,
     data_dir: Given[Path] = None,
     threads: Given[int] = None,
+    tensorboard: bool = False,
 ) -> None:
     """Learn from a stream; everything goes to a run directory.
 
@@ -106,7 +110,10 @@ def train(
         resume: go on with the run in this directory, with the settings it has
         data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
         threads: for one run (default: all cores)
+        tensorboard: write event files for TensorBoard too, to a folder `tensorboard` in the run directory
     """
+    if tensorboard:
+        require_tensorboard()  # first: nothing is left behind where it is missing
     if resume is not None:
         _refuse(settings, out)
         run = _resumed(RunDirectory.open(resume), data_dir, threads)
@@ -118,7 +125,12 @@ def train(
         path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
         run = Run(config, source, RunDirectory(path))  # first: settings that cannot work leave nothing behind
         RunDirectory.create(path, config_json(config), environment(n_threads))
-    _watch(run)
+    with ExitStack() as opened:
+        readers = []
+        if tensorboard:
+            board = opened.enter_context(closing(Board(run.directory.path / "tensorboard", run.learner.t)))
+            readers.append(board.take)
+        _watch(run, readers)
 
 
 def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Run:
@@ -308,14 +320,16 @@ def _load(name: str, data_dir: Path | None) -> Source:
 # -- what is shown ------------------------------------------------------------------------------------------------
 
 
-def _watch(run: Run) -> None:
-    """Run to the end with a live line; Ctrl-C saves and says how to go on."""
+def _watch(run: Run, readers: Sequence[Callable[[object], None]] = ()) -> None:
+    """Run to the end with a live line, all events told to `readers` too; Ctrl-C saves and says how to go on."""
     path, steps = run.directory.path, run.config.steps
     console.show(f"Run directory: {path}")
     with console.stoppable() as stopped, console.progress_line() as line:
         task = line.add_task("", total=steps, completed=run.learner.t, K=run.learner.model.K, bound=0.0, score="")
         for event in run.events(stop=lambda: bool(stopped)):
             _show(event, line, task, steps, run.config.evaluate_every)
+            for read in readers:
+                read(event)
     if run.learner.t < steps:
         command = f"curlicue train --resume {shlex.quote(str(path))}"
         console.say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: {command}")
