@@ -46,6 +46,7 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     learnt, pixels, quoted = cells(answer.out)[-3:]
     assert learnt[:2] == ["learnt", "2"]
     assert learnt[2].endswith("▼")
+    assert "▼ worse than the paper by more than two of its standard deviations" in " ".join(answer.out.split())
     assert learnt[3] == "1.00 ± 0.10"
     assert pixels[:2] == ["pixels", "1"]
     assert quoted == ["quoted", "–", "", "12.34", ""]

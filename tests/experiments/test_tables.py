@@ -26,7 +26,7 @@ def test_a_line_has_ours_beside_the_papers():
     found = {"toy": [result(0.79, K=4, minutes=3), result(0.81, 0.07, K=6, minutes=6)]}
     assert header(TOY) == ["", "seeds", "K", "paper", "accuracy, %", "paper", "error, %", "paper", "minutes"]
     assert lines(TOY, lambda name: found.get(name, ())) == [
-        ["ours", "2", "5.00 ± 1.41", "5.00 ± 1.00", "80.00 ± 1.41", "80.00 ± 2.00", "6.00 ± 1.41", "7.50", "4"],
+        ["ours", "2", "5.00 ± 1.41", "5.00 ± 1.00", "80.00 ± 1.41", "80.00 ± 2.00", "6.00 ± 1.41", "7.50", "4.5"],
         ["theirs", "–", "", "", "", "90.00 ± 1.00", "", "", ""],
         ["later", "not run", "", "", "", "", "", "3.00 ± 0.25", ""],
     ]

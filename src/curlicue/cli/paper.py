@@ -15,7 +15,7 @@ from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
 from curlicue.experiments.paper import EXPERIMENTS, Experiment
 from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
-from curlicue.experiments.tables import header, lines
+from curlicue.experiments.tables import SHORT_OF, header, lines
 from curlicue.records import Json
 
 
@@ -122,7 +122,13 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
 
     scales = {job.scale for job in todo if job.name in experiment.setups and job.scale != 1}
     short = "".join(f"; ours in {scale:g} of the steps" for scale in scales)
-    table = Table(*header(experiment), title=f"{name}: {experiment.title} ({experiment.where}{short})")
-    for line in lines(experiment, found):
-        table.add_row(*line)
+    rows = lines(experiment, found)
+    behind = any(SHORT_OF in cell for row in rows for cell in row)
+    table = Table(
+        *header(experiment),
+        title=f"{name}: {experiment.title} ({experiment.where}{short})",
+        caption=f"{SHORT_OF} worse than the paper by more than two of its standard deviations" if behind else None,
+    )
+    for row in rows:
+        table.add_row(*row)
     return table

@@ -86,4 +86,4 @@ def _line(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[str
     if not results:
         return [row.name, NOT_RUN, *numbers, ""]
     minutes = statistics.fmean(result["timing"]["minutes"] for result in results)
-    return [row.name, str(len(results)), *numbers, f"{minutes:.0f}"]
+    return [row.name, str(len(results)), *numbers, f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}"]
