@@ -1,4 +1,4 @@
-"""docs/results.md and its figures, out of the files in results/ and nothing else.
+"""The README's table and picture, docs/results.md and its figures, out of the files in results/ and nothing else.
 
 Run it after a result was added: python docs/make_results.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -21,25 +22,38 @@ from curlicue.report import figures
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"(.+)-seed(\d+)(?:-scale(.+))?")  # of a result file: set-up, seed, share of the steps
 Found = Mapping[str, Sequence[Json]]  # the results of every set-up, by seed
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
+VARIANTS = {  # those in the README: what it calls them, and the command with their settings
+    "mnist-mgr": ("growth and replay", "curlicue train --preset mnist"),
+    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none"),
+    "mnist-no-expansion": ("replay, no growth", "curlicue train --preset mnist --no-expansion --components 25"),
+}
+FULL = "mnist-mgr"
+LEGEND = f"""± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps).
+{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations."""
 INTRODUCTION = f"""# Results
 
 Every table and figure of the paper, with our numbers beside its own. This page is made of the files in `results/` by
-`python docs/make_results.py`; no number is typed by hand. ± is the standard deviation over seeds (the paper has five).
-{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations. Minutes depend on what else
-the machine did meanwhile; how many threads a run had is in its file. What the paper leaves open, and what we chose:
-[deviations.md](deviations.md).
+`python docs/make_results.py`; no number is typed by hand. Minutes depend on what else the machine did meanwhile.
+{LEGEND}
+What the paper leaves open, and what we chose: [deviations.md](deviations.md).
 """
 
 
-def main(results: Path = ROOT / "results", out: Path = ROOT / "docs" / "results.md") -> None:
-    """Write the page, and its figures beside it.
+def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
+    """Write the page and the README's table, and draw what they show.
 
     Args:
         results: where the result files are
-        out: where the page goes; figures go to a folder `results` beside it
+        root: where README.md and docs/ are
     """
-    found = read(results)
-    out.write_text(page(found, draw(found, out.parent / "results")))
+    found, docs, readme = read(results), root / "docs", root / "README.md"
+    drawn = draw(found, docs / "results")
+    (docs / "results.md").write_text(page(found, drawn))
+    if not found[FULL]:
+        raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Write one: curlicue result RUN --out FILE")
+    draw_picture(found, docs / "picture.png")
+    readme.write_text(with_table(readme.read_text(), found))
 
 
 def read(results: Path) -> Found:
@@ -64,32 +78,38 @@ def page(found: Found, drawn: dict[str, str]) -> str:
     return "\n".join(parts)
 
 
+def with_table(readme: str, found: Found) -> str:
+    """The README with the variants that were run, and how to run them again, between its markers."""
+    variants = EXPERIMENTS["figure-variants"]
+    run = [row for row in variants.rows if row.setup in VARIANTS and found[row.setup]]
+    rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
+    commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
+    before, after = readme.split(BEGIN)[0], readme.split(END)[1]
+    text = f"{table(replace(variants, rows=rows), found)}\n{LEGEND}\nThe settings of each row:\n\n```sh\n{commands}```"
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
 def table(experiment: Experiment, found: Found) -> str:
-    """In Markdown; then what was not run at full length, and where and when the rest was."""
+    """In Markdown; then where and when it was measured."""
     rows = [header(experiment), *lines(experiment, found.__getitem__)]
+    steps = ["steps", *(taken(found.get(row.setup, ())) for row in experiment.rows)]
+    rows = [[name, seeds, n, *scores] for (name, seeds, *scores), n in zip(rows, steps, strict=True)]
     rows.insert(1, ["---", *["--:"] * (len(rows[0]) - 1)])
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-    short = [row.name for row in experiment.rows if row.setup and any(map(is_short, found[row.setup]))]
-    if short:
-        text += f"\nWith fewer steps than the paper's 100,000: {'; '.join(short)}.\n"
     return text + provenance([each for name in experiment.setups for each in found[name]])
 
 
-def provenance(found: Sequence[Json]) -> str:
-    """The commits and the machines that it comes from."""
-    commits = sorted({str(each["environment"]["commit"])[:10] for each in found})
-    machines = sorted({f"{each['environment']['processor']}, {each['environment']['cores']} cores" for each in found})
-    return f"\nCommits: {', '.join(commits)}. Machine: {'; '.join(machines)}.\n" if found else ""
+def taken(results: Sequence[Json]) -> str:
+    """How many steps; nothing where nothing was learnt."""
+    return "; ".join({f"{each['config']['steps']:,}" for each in results if "steps" in each["config"]})
 
 
-def steps(result: Json) -> int:
-    """How many were taken; 0 where nothing was learnt."""
-    return int(result["config"].get("steps", 0))
-
-
-def is_short(result: Json) -> bool:
-    """Whether it has fewer steps than the paper's."""
-    return 0 < steps(result) < 100_000
+def provenance(results: Sequence[Json]) -> str:
+    """The commits and the machines that they come from."""
+    told = [each["environment"] for each in results]
+    commits = sorted({str(each["commit"])[:10] for each in told})
+    machines = sorted({"{processor}, {cores} cores, {threads} thread(s) a run".format(**each) for each in told})
+    return f"\nCommits: {', '.join(commits)}. Machine: {'; '.join(machines)}.\n" if told else ""
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
@@ -109,17 +129,29 @@ def draw(found: Found, folder: Path) -> dict[str, str]:
     return drawn
 
 
+def draw_picture(found: Found, path: Path) -> None:
+    """The README's: accuracy of the variants over time and their births, and the full run class by class."""
+    runs = {label: found[name] for name, (label, _) in VARIANTS.items() if found[name]}
+    with figures.figure(path, 9, 3.4) as drawn:
+        grid = drawn.add_gridspec(2, 2, height_ratios=(9, 1), width_ratios=(5, 4))
+        over_time, by_class = drawn.add_subplot(grid[0, 0]), drawn.add_subplot(grid[:, 1])
+        figures.accuracy_over_time(over_time, runs)
+        over_time.label_outer()
+        figures.births(drawn.add_subplot(grid[1, 0], sharex=over_time), runs)
+        figures.class_accuracy(by_class, found[FULL][0])
+        by_class.set_title(f"{VARIANTS[FULL][0]}, class by class (framed: now shown)", fontsize=9)
+
+
 def draw_variants(found: Found, path: Path) -> bool:
     """Accuracy of the variants over time, of each class over time, and what is confused in the end."""
-    rows = EXPERIMENTS["figure-variants"].rows
-    runs = {row.name: found[row.setup] for row in rows if row.setup and found[row.setup]}
-    if rows[0].name not in runs:
+    if not found[FULL]:
         return False
+    runs = {row.name: found[row.setup] for row in EXPERIMENTS["figure-variants"].rows if found[row.setup]}
     with figures.figure(path, 11, 3.2) as drawn:
         over_time, by_class, confused = drawn.subplots(1, 3, width_ratios=(4, 4, 3))
         figures.accuracy_over_time(over_time, runs)
-        figures.class_accuracy(by_class, runs[rows[0].name][0])
-        figures.confusion(confused, runs[rows[0].name][0])
+        figures.class_accuracy(by_class, found[FULL][0])
+        figures.confusion(confused, found[FULL][0])
     return True
 
 

@@ -21,6 +21,7 @@ def result(seed: int = 0, scenario: str = "Sequential", K: int = 6) -> dict:
             {"t": step, "cluster_accuracy": a, "class_accuracy": [a, None, 0.5]}
             for step, a in zip(t, accuracy, strict=True)
         ],
+        "births": [{"t": step} for step in t[: seed + 1]],
         "posterior": {"t": t, "q_y": rng.dirichlet(np.ones(K), size=len(t)).tolist()},
     }
 
@@ -52,6 +53,14 @@ def test_curves_are_means_over_seeds(axes):
     curves = np.array([[100 * line["cluster_accuracy"] for line in run["metrics"]] for run in runs])
     np.testing.assert_allclose(both, curves.mean(0))
     np.testing.assert_allclose(one, curves[0])
+
+
+@pytest.mark.parametrize("more", [{}, {"none": [result() | {"births": []}], "two": [result(1)]}])
+def test_births_are_ticks_in_a_line_for_the_first_seed_of_each_variant(axes, more):
+    figures.births(axes, {"one": [result(0), result(3)], **more})
+    lines = [(line.get_lineoffset(), list(line.get_positions())) for line in axes.collections]
+    assert lines == [(0, [100]), (1, []), (2, [100, 200])][: 1 + len(more)]
+    assert axes.get_ylim() == (len(lines) - 0.5, -0.5)
 
 
 def test_changes_of_class_are_marked_where_the_stream_has_any(axes):
