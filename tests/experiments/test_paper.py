@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from curlicue.config import PRESETS, BeforeBirth, Every, RunConfig
+from curlicue.config import PRESETS, BeforeBirth, Every, RunConfig, in_steps
 from curlicue.experiments.paper import (
     EXPERIMENTS,
     SETUPS,
@@ -14,7 +14,6 @@ from curlicue.experiments.paper import (
     growing,
     in_turn,
     rehearsing,
-    scaled,
     seeded,
 )
 
@@ -75,14 +74,9 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     assert shown.sampled_knn
 
 
-def test_fewer_steps_shrink_every_period():
-    whole = PRESETS["mnist"]
-    tenth = scaled(whole, 0.1)
-    assert (tenth.steps, tenth.evaluate_every, tenth.checkpoint_every) == (10_000, 200, 200)
-    assert tenth.learner.replay.snapshots == Every(1_000)
-    assert scaled(whole, 1.0) == whole
-    assert scaled(whole, 1e-9).steps == 1
-    assert scaled(SETUPS["mnist-no-replay"], 0.1).learner == SETUPS["mnist-no-replay"].learner
+def test_a_share_of_the_steps_is_at_least_one():
+    for scale, steps in ((1.0, 100_000), (0.1, 10_000), (1e-9, 1)):
+        assert seeded(SETUPS["mnist-mgr"], 3, scale) == replace(in_steps(SETUPS["mnist-mgr"], steps), seed=3)
 
 
 def test_a_seed_changes_the_seed_alone():

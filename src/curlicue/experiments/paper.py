@@ -16,12 +16,12 @@ from curlicue.config import (
     Every,
     ExpansionConfig,
     Iid,
-    LearnerConfig,
     ModelConfig,
     ReplayConfig,
     RunConfig,
     Sequential,
     Snapshots,
+    in_steps,
 )
 
 
@@ -116,33 +116,14 @@ SETUPS: dict[str, Setup] = {**_replay_ablation(), **_expansion_ablation(), **_be
 
 
 def seeded(setup: Setup, seed: int, scale: float = 1.0) -> Setup:
-    """With another seed, and `scale` of the steps: periods of snapshots, evaluation and checkpoints shrink along."""
+    """With another seed, and `scale` of the steps."""
     match setup:
         case RunConfig():
-            return scaled(replace(setup, seed=seed), scale)
+            return in_steps(replace(setup, seed=seed), max(1, round(setup.steps * scale)))
         case Untrained():
             return replace(setup, seed=seed)
         case RawPixels():
             return setup
-
-
-def scaled(config: RunConfig, scale: float) -> RunConfig:
-    """The same in fewer steps."""
-
-    def fewer(steps: int) -> int:
-        return max(1, round(steps * scale))
-
-    learner: LearnerConfig = config.learner
-    match learner.replay:
-        case ReplayConfig(snapshots=Every(steps)):
-            learner = replace(learner, replay=replace(learner.replay, snapshots=Every(fewer(steps))))
-    return replace(
-        config,
-        steps=fewer(config.steps),
-        evaluate_every=fewer(config.evaluate_every),
-        checkpoint_every=fewer(config.checkpoint_every),
-        learner=learner,
-    )
 
 
 # -- tables and figures -----------------------------------------------------------------------------------------------
