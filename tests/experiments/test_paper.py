@@ -28,7 +28,7 @@ def runs() -> dict[str, RunConfig]:
 def test_a_row_has_a_setup_or_is_quoted_and_numbers_for_columns_that_are_there(name, row):
     assert row.setup is None or row.setup in SETUPS
     assert row.setup is not None or row.paper
-    assert row.paper.keys() <= {column.name for column in EXPERIMENTS[name].columns}
+    assert len(row.paper) <= len(EXPERIMENTS[name].columns)
 
 
 def test_every_setup_is_in_a_table_or_figure():
@@ -101,10 +101,11 @@ def test_a_seed_changes_the_seed_alone():
     ],
 )
 def test_numbers_are_the_papers(experiment, row, column, mean, sd):
-    found = next(each for each in EXPERIMENTS[experiment].rows if each.name == row).paper[column]
-    assert (found.mean, found.sd) == (mean, sd)
+    columns = [each.name for each in EXPERIMENTS[experiment].columns]
+    found = next(each for each in EXPERIMENTS[experiment].rows if each.name == row).paper
+    assert found[columns.index(column)] == (mean, sd)
 
 
 def test_what_the_paper_does_not_give_is_not_there():
     quoted = next(row for row in EXPERIMENTS["table-split-mnist"].rows if row.name == "iCARL")
-    assert quoted.paper.keys() == {"incremental class, %"}
+    assert [number is None for number in quoted.paper] == [True, False]

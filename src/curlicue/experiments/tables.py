@@ -29,10 +29,11 @@ class Cell:
     @property
     def short(self) -> bool:
         """Whether our mean is worse than the paper's by more than two of its standard deviations."""
-        if not self.values or self.paper is None or not self.paper.sd or self.column.higher_is_better is None:
+        mean, sd = self.paper or (0.0, None)
+        if not self.values or not sd or self.column.higher_is_better is None:
             return False
-        ahead = statistics.fmean(self.values) - self.paper.mean
-        return (ahead if self.column.higher_is_better else -ahead) < -2 * self.paper.sd
+        ahead = statistics.fmean(self.values) - mean
+        return (ahead if self.column.higher_is_better else -ahead) < -2 * sd
 
     def ours(self) -> str:
         """Mean ± standard deviation, marked if it falls short."""
@@ -44,8 +45,7 @@ class Cell:
         """As the paper prints it."""
         if self.paper is None:
             return ""
-        sd = "" if self.paper.sd is None else f" ± {self.paper.sd:.2f}"
-        return f"{self.paper.mean:.2f}{sd}"
+        return " ± ".join(f"{number:.2f}" for number in self.paper if number is not None)
 
 
 def shown(values: Sequence[float]) -> str:
@@ -56,9 +56,10 @@ def shown(values: Sequence[float]) -> str:
 
 def cells(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[Cell]:
     """One for each column."""
+    paper = (*row.paper, *(None for _ in experiment.columns))
     return [
-        Cell(column, tuple(_score(result, column) for result in results), row.paper.get(column.name))
-        for column in experiment.columns
+        Cell(column, tuple(_score(result, column) for result in results), number)
+        for column, number in zip(experiment.columns, paper, strict=False)
     ]
 
 
