@@ -1,98 +1,121 @@
-"""docs/results.md and its figures, out of the files in results/ and nothing else.
+"""The README's table and picture, docs/results.md and its figures, out of the files in results/ and nothing else.
 
 Run it after a result was added: python docs/make_results.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import tyro
 
-from curlicue.experiments.paper import C_NEWS, EXPERIMENTS, Experiment
+from curlicue.experiments.paper import C_NEWS, EXPERIMENTS, SETUPS, Experiment
 from curlicue.experiments.reproduce import Job, read_result
 from curlicue.experiments.tables import SHORT_OF, header, lines
 from curlicue.records import Json
 from curlicue.report import figures
 
 ROOT = Path(__file__).parent.parent
-SEEDS = 20  # looked for
-SCALES = (1.0, 0.2)  # of the steps: full runs are shown where there are any
+NAME = re.compile(r"(.+)-seed(\d+)(?:-scale(.+))?")  # of a result file: set-up, seed, share of the steps
+Found = Mapping[str, Sequence[Json]]  # the results of every set-up, by seed
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
+VARIANTS = {  # those in the README: what it calls them, and the command with their settings
+    "mnist-mgr": ("growth and replay", "curlicue train --preset mnist"),
+    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none"),
+    "mnist-no-expansion": ("replay, no growth", "curlicue train --preset mnist --no-expansion --components 25"),
+}
+FULL = "mnist-mgr"
+LEGEND = f"""± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps).
+{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations."""
 INTRODUCTION = f"""# Results
 
 Every table and figure of the paper, with our numbers beside its own. This page is made of the files in `results/` by
-`python docs/make_results.py`; no number is typed by hand. ± is the standard deviation over seeds (the paper has five).
-{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations. Minutes depend on what else
-the machine did meanwhile; how many threads a run had is in its file. What the paper leaves open, and what we chose:
-[deviations.md](deviations.md).
+`python docs/make_results.py`; no number is typed by hand. Minutes depend on what else the machine did meanwhile.
+{LEGEND}
+What the paper leaves open, and what we chose: [deviations.md](deviations.md).
 """
 
 
-def main(results: Path = ROOT / "results", out: Path = ROOT / "docs" / "results.md") -> None:
-    """Write the page, and its figures beside it.
+def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
+    """Write the page and the README's table, and draw what they show.
 
     Args:
         results: where the result files are
-        out: where the page goes; figures go to a folder `results` beside it
+        root: where README.md and docs/ are
     """
-    drawn = draw(results, out.parent / "results")
-    out.write_text(page(results, drawn))
+    found, docs, readme = read(results), root / "docs", root / "README.md"
+    drawn = draw(found, docs / "results")
+    (docs / "results.md").write_text(page(found, drawn))
+    if not found[FULL]:
+        raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Write one: curlicue result RUN --out FILE")
+    draw_picture(found, docs / "picture.png")
+    readme.write_text(with_table(readme.read_text(), found))
 
 
-def page(results: Path, drawn: dict[str, str]) -> str:
+def read(results: Path) -> Found:
+    """Full runs where there are any, or else the longest."""
+    names = (NAME.fullmatch(path.stem) for path in results.glob("*.json"))
+    jobs = [Job.of(name[1], int(name[2]), float(name[3] or 1)) for name in names if name and name[1] in SETUPS]
+    jobs.sort(key=lambda job: (job.name, job.scale, job.seed))
+    found: dict[str, list[Json]] = {name: [] for name in SETUPS}
+    for (name, _), some in groupby(jobs, key=lambda job: (job.name, job.scale)):  # the longest last
+        found[name] = [result for job in some if (result := read_result(job, results))] or found[name]
+    return found
+
+
+def page(found: Found, drawn: dict[str, str]) -> str:
     """The text; `drawn` has the file of each figure."""
     parts = [INTRODUCTION]
     for name, experiment in EXPERIMENTS.items():
         parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5`\n")
         if name in drawn:
             parts.append(f"![{experiment.title}](results/{drawn[name]})\n")
-        parts.append(table(experiment, results))
+        parts.append(table(experiment, found))
     return "\n".join(parts)
 
 
-def table(experiment: Experiment, results: Path) -> str:
-    """In Markdown; then what was not run at full length, and where and when the rest was."""
-    found = {name: find(name, results) for name in experiment.setups}
-    rows = [header(experiment), *lines(experiment, lambda name: found[name])]
+def with_table(readme: str, found: Found) -> str:
+    """The README with the variants that were run, and how to run them again, between its markers."""
+    variants = EXPERIMENTS["figure-variants"]
+    run = [row for row in variants.rows if row.setup in VARIANTS and found[row.setup]]
+    rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
+    commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
+    before, after = readme.split(BEGIN)[0], readme.split(END)[1]
+    text = f"{table(replace(variants, rows=rows), found)}\n{LEGEND}\nThe settings of each row:\n\n```sh\n{commands}```"
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"
+
+
+def table(experiment: Experiment, found: Found) -> str:
+    """In Markdown; then where and when it was measured."""
+    rows = [header(experiment), *lines(experiment, found.__getitem__)]
+    steps = ["steps", *(taken(found.get(row.setup, ())) for row in experiment.rows)]
+    rows = [[name, seeds, n, *scores] for (name, seeds, *scores), n in zip(rows, steps, strict=True)]
     rows.insert(1, ["---", *["--:"] * (len(rows[0]) - 1)])
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-    short = [row.name for row in experiment.rows if row.setup and any(map(is_short, found[row.setup]))]
-    if short:
-        text += f"\nWith fewer steps than the paper's 100,000: {'; '.join(short)}.\n"
-    return text + provenance([each for some in found.values() for each in some])
+    return text + provenance([each for name in experiment.setups for each in found[name]])
 
 
-def provenance(found: Sequence[Json]) -> str:
-    """The commits and the machines that it comes from."""
-    commits = sorted({str(each["environment"]["commit"])[:10] for each in found})
-    machines = sorted({f"{each['environment']['processor']}, {each['environment']['cores']} cores" for each in found})
-    return f"\nCommits: {', '.join(commits)}. Machine: {'; '.join(machines)}.\n" if found else ""
+def taken(results: Sequence[Json]) -> str:
+    """How many steps; nothing where nothing was learnt."""
+    return "; ".join({f"{each['config']['steps']:,}" for each in results if "steps" in each["config"]})
 
 
-def find(name: str, results: Path) -> list[Json]:
-    """The results of a set-up by seed: full runs, or else shorter ones."""
-    for scale in SCALES:
-        jobs = [Job.of(name, seed, scale) for seed in range(SEEDS)]
-        if found := [each for job in jobs if (each := read_result(job, results)) is not None]:
-            return found
-    return []
-
-
-def steps(result: Json) -> int:
-    """How many were taken; 0 where nothing was learnt."""
-    return int(result["config"].get("steps", 0))
-
-
-def is_short(result: Json) -> bool:
-    """Whether it has fewer steps than the paper's."""
-    return 0 < steps(result) < 100_000
+def provenance(results: Sequence[Json]) -> str:
+    """The commits and the machines that they come from."""
+    told = [each["environment"] for each in results]
+    commits = sorted({str(each["commit"])[:10] for each in told})
+    machines = sorted({"{processor}, {cores} cores, {threads} thread(s) a run".format(**each) for each in told})
+    return f"\nCommits: {', '.join(commits)}. Machine: {'; '.join(machines)}.\n" if told else ""
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def draw(results: Path, folder: Path) -> dict[str, str]:
+def draw(found: Found, folder: Path) -> dict[str, str]:
     """Those of which there are results; the file of each."""
     drawn = {}
     for name, painter in (
@@ -101,32 +124,44 @@ def draw(results: Path, folder: Path) -> dict[str, str]:
         ("figure-posterior", draw_posterior),
     ):
         path = folder / f"{name}.png"
-        if painter(results, path):
+        if painter(found, path):
             drawn[name] = path.name
     return drawn
 
 
-def draw_variants(results: Path, path: Path) -> bool:
+def draw_picture(found: Found, path: Path) -> None:
+    """The README's: accuracy of the variants over time and their births, and the full run class by class."""
+    runs = {label: found[name] for name, (label, _) in VARIANTS.items() if found[name]}
+    with figures.figure(path, 9, 3.4) as drawn:
+        grid = drawn.add_gridspec(2, 2, height_ratios=(9, 1), width_ratios=(5, 4))
+        over_time, by_class = drawn.add_subplot(grid[0, 0]), drawn.add_subplot(grid[:, 1])
+        figures.accuracy_over_time(over_time, runs)
+        over_time.label_outer()
+        figures.births(drawn.add_subplot(grid[1, 0], sharex=over_time), runs)
+        figures.class_accuracy(by_class, found[FULL][0])
+        by_class.set_title(f"{VARIANTS[FULL][0]}, class by class (framed: now shown)", fontsize=9)
+
+
+def draw_variants(found: Found, path: Path) -> bool:
     """Accuracy of the variants over time, of each class over time, and what is confused in the end."""
-    rows = EXPERIMENTS["figure-variants"].rows
-    runs = {row.name: found for row in rows if row.setup and (found := find(row.setup, results))}
-    if rows[0].name not in runs:
+    if not found[FULL]:
         return False
+    runs = {row.name: found[row.setup] for row in EXPERIMENTS["figure-variants"].rows if found[row.setup]}
     with figures.figure(path, 11, 3.2) as drawn:
         over_time, by_class, confused = drawn.subplots(1, 3, width_ratios=(4, 4, 3))
         figures.accuracy_over_time(over_time, runs)
-        figures.class_accuracy(by_class, runs[rows[0].name][0])
-        figures.confusion(confused, runs[rows[0].name][0])
+        figures.class_accuracy(by_class, found[FULL][0])
+        figures.confusion(confused, found[FULL][0])
     return True
 
 
-def draw_thresholds(results: Path, path: Path) -> bool:
+def draw_thresholds(found: Found, path: Path) -> bool:
     """What c_new does."""
     runs = {
-        label: {float(c): found for c in C_NEWS if (found := find(f"{name}{c}", results))}
+        label: {float(c): found[f"{name}{c}"] for c in C_NEWS if found[f"{name}{c}"]}
         for label, name in (("one after the other", "mnist-c-new"), ("shuffled", "mnist-iid-c-new"))
     }
-    runs = {label: found for label, found in runs.items() if len(found) > 1}
+    runs = {label: by_threshold for label, by_threshold in runs.items() if len(by_threshold) > 1}
     if not runs:
         return False
     with figures.figure(path, 9, 2.8) as drawn:
@@ -134,15 +169,15 @@ def draw_thresholds(results: Path, path: Path) -> bool:
     return True
 
 
-def draw_posterior(results: Path, path: Path) -> bool:
+def draw_posterior(found: Found, path: Path) -> bool:
     """The most used components, with discrete changes and with drift."""
     rows = EXPERIMENTS["figure-posterior"].rows
-    found = {row.name: some[0] for row in rows if row.setup and (some := find(row.setup, results))}
-    found = {name: result for name, result in found.items() if result.get("posterior", {}).get("t")}
-    if not found:
+    first = {row.name: found[row.setup][0] for row in rows if row.setup and found[row.setup]}
+    first = {name: result for name, result in first.items() if result.get("posterior", {}).get("t")}
+    if not first:
         return False
     with figures.figure(path, 9, 2.6) as drawn:
-        for axes, (name, result) in zip(drawn.subplots(1, len(found), squeeze=False)[0], found.items(), strict=True):
+        for axes, (name, result) in zip(drawn.subplots(1, len(first), squeeze=False)[0], first.items(), strict=True):
             figures.posterior(axes, result)
             axes.set_title(name, fontsize=9)
     return True

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from curlicue.config import PRESETS, ModelConfig
-from curlicue.experiments.paper import EXPERIMENTS, SETUPS, Column, Experiment, Number, RawPixels, Row
+from curlicue.experiments.paper import EXPERIMENTS, SETUPS, Column, Experiment, RawPixels, Row
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -18,9 +18,9 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SETUPS, "tiny", TINY)
     monkeypatch.setitem(SETUPS, "raw", RawPixels("digits"))
     rows = (
-        Row("learnt", "tiny", {ACCURACY.name: Number(1.0, 0.1)}),
-        Row("pixels", "raw", {}),
-        Row("quoted", None, {ACCURACY.name: Number(12.34)}),
+        Row("learnt", "tiny", ((1.0, 0.1),)),
+        Row("pixels", "raw"),
+        Row("quoted", None, ((12.34, None),)),
     )
     monkeypatch.setitem(EXPERIMENTS, "table-toy", Experiment("Toy", "nowhere", (ACCURACY,), rows))
 

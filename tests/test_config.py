@@ -23,6 +23,7 @@ from curlicue.config import (
     Sequential,
     Tuned,
     from_json,
+    in_steps,
     to_json,
 )
 from curlicue.errors import ConfigError
@@ -283,3 +284,14 @@ def test_the_main_runs_replay_without_labels_and_the_supervised_one_with_them():
 )
 def test_batches_are_as_large_as_in_the_released_code(name, dataset, batch_size):
     assert (PRESETS[name].dataset, PRESETS[name].batch_size) == (dataset, batch_size)
+
+
+def test_fewer_steps_shrink_every_period():
+    whole = PRESETS["mnist"]
+    tenth = in_steps(whole, 10_000)
+    assert (tenth.steps, tenth.evaluate_every, tenth.checkpoint_every) == (10_000, 200, 200)
+    assert tenth.learner.replay.snapshots == Every(1_000)
+    assert in_steps(whole, whole.steps) == whole
+    one = in_steps(whole, 1)
+    assert (one.evaluate_every, one.checkpoint_every, one.learner.replay.snapshots) == (1, 1, Every(1))
+    assert in_steps(PRESETS["iid-mnist"], 10_000).learner == PRESETS["iid-mnist"].learner

@@ -14,19 +14,17 @@ from typing import Any
 import pytest
 
 from curlicue import cli
-from curlicue.config import PRESETS, RunConfig, from_json, to_json
+from curlicue.config import PRESETS
 from curlicue.experiments.paper import SETUPS
-from curlicue.experiments.reproduce import Job
+from curlicue.experiments.reproduce import Job, setup_json
 from curlicue.version import __version__
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
-PICTURE = ROOT / "docs" / "picture.png"
-make_picture = runpy.run_path(str(ROOT / "docs" / "make_picture.py"))
 make_results = runpy.run_path(str(ROOT / "docs" / "make_results.py"))
-RUNS = make_picture["read"](ROOT / "results")
-needs_results = pytest.mark.skipif(not RUNS, reason="results/ has none of the runs of the README's table yet")
+FOUND = make_results["read"](ROOT / "results")
+needs_results = pytest.mark.skipif(not FOUND[make_results["FULL"]], reason="results/ has no full run yet")
 
 
 def name_of(document: Path) -> str:
@@ -61,8 +59,7 @@ def names_in(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_every_link_leads_somewhere(document):
-    drawn = {PICTURE} if not RUNS else set()  # it is made out of results
-    assert [str(to) for _, to in links(document) if not to.exists() and to not in drawn] == []
+    assert [str(to) for _, to in links(document) if not to.exists()] == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
@@ -155,76 +152,82 @@ def test_the_changelog_has_this_version():
 
 @needs_results
 def test_the_readmes_table_is_that_of_the_result_files():
-    assert make_picture["with_table"](README, make_picture["table"](RUNS)) == README
+    assert make_results["with_table"](README, FOUND) == README
 
 
 @needs_results
-@pytest.mark.parametrize("row", make_picture["ROWS"], ids=lambda row: row.name)
-def test_results_have_the_settings_of_the_command_beside_them(parse, row):
-    for run in RUNS.get(row.name, []):
-        _, _, called = parse(f"{row.command} --seed {run['config']['seed']}")
-        settings = called["settings"]
-        asked = cli.configure(PRESETS[settings.preset], settings, len(run["result"]["classes"]))
-        assert from_json(RunConfig, run["config"]) == asked
-
-
 def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
-    make_results["main"](ROOT / "results", tmp_path / "results.md")
-    assert (tmp_path / "results.md").read_text() == (ROOT / "docs" / "results.md").read_text()
-    drawn, kept = ({path.name for path in (folder / "results").glob("*")} for folder in (tmp_path, ROOT / "docs"))
-    assert drawn == kept
+    drawn = make_results["draw"](FOUND, tmp_path)
+    assert make_results["page"](FOUND, drawn) == (ROOT / "docs" / "results.md").read_text()
+    assert set(drawn.values()) == {path.name for path in (ROOT / "docs" / "results").glob("*")}
+
+
+@pytest.mark.parametrize(("setup", "label", "command"), [(n, *row) for n, row in make_results["VARIANTS"].items()])
+def test_a_command_of_the_readme_has_the_settings_of_its_row(parse, setup, label, command):
+    settings = parse(command)[2]["settings"]
+    assert cli.configure(PRESETS[settings.preset], settings, n_classes=10) == SETUPS[setup]
 
 
 def test_every_result_file_is_of_a_set_up_and_in_the_page():
-    found = {id(each) for name in SETUPS for each in make_results["find"](name, ROOT / "results")}
-    names = {path.name for path in (ROOT / "results").glob("*.json")}
-    keys = {Job.of(name, seed, scale).key for name in SETUPS for seed in range(20) for scale in (1.0, 0.2)}
-    assert {name.removesuffix(".json") for name in names} <= keys
-    assert len(found) >= len(names)
+    assert sum(map(len, FOUND.values())) == len(list((ROOT / "results").glob("*.json")))
+
+
+def test_full_runs_are_shown_where_there_are_any_or_else_the_longest(tmp_path):
+    for seed, scale in ((1, 1.0), (0, 1.0), (0, 0.2)):
+        for job in (Job.of("mnist-mgr", seed, scale), Job.of("omniglot-mgr", seed, scale / 10)):
+            (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
+    found = make_results["read"](tmp_path)
+    for name, steps in (("mnist-mgr", 100_000), ("omniglot-mgr", 10_000)):
+        assert [(each["config"]["seed"], each["config"]["steps"]) for each in found[name]] == [(0, steps), (1, steps)]
 
 
 @pytest.fixture
 def results(tmp_path) -> Path:
     """Files of two seeds of the full run and of one of another, as `curlicue result --out` writes them."""
     for name, seed in (("mnist-mgr", 0), ("mnist-mgr", 1), ("mnist-no-replay", 0)):
-        config = to_json(PRESETS["mnist"]) | {"seed": seed, "steps": 200}
+        job = Job.of(name, seed, 1.0)
         scores = {"K": 20 + seed, "cluster_accuracy": 0.5 + 0.2 * seed, "class_accuracy": [0.5] * 9 + [None]}
         result = scores | {"knn_error": {"10": 0.125}, "confusion": [[3, 1]] * 10, "classes": list("0123456789")}
         whole = {
-            "config": config,
+            "config": setup_json(job.setup),
             "result": result,
             "timing": {"minutes": 61.2},
-            "environment": {"processor": "A Processor", "threads": 1},
+            "environment": {"processor": "A Processor", "cores": 4, "threads": 1, "commit": "0123456789abc"},
             "births": [{"t": 7}, {"t": 150}],
             "snapshots": [],
-            "metrics": [{"t": t, **scores} for t in (100, 200)],
+            "metrics": [{"t": t, **scores} for t in (50_000, 100_000)],
         }
-        (tmp_path / f"{name}-seed{seed}.json").write_text(json.dumps(whole))
+        (tmp_path / f"{job.key}.json").write_text(json.dumps(whole))
     return tmp_path
 
 
-def test_picture_and_table_come_from_the_files_alone(results, tmp_path):
-    picture, readme = tmp_path / "picture.png", tmp_path / "README.md"
-    readme.write_text(f"Before.\n{make_picture['BEGIN']}\nold\n{make_picture['END']}\nAfter.\n")
-    make_picture["main"](results, picture, readme)
+def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
+    (tmp_path / "docs").mkdir()
+    readme = tmp_path / "README.md"
+    readme.write_text(f"Before.\n{make_results['BEGIN']}\nold\n{make_results['END']}\nAfter.\n")
+    make_results["main"](results, tmp_path)
     lines = readme.read_text().splitlines()
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert lines[0] == "Before."
-    assert lines[-1] == "After."
+    assert (lines[0], lines[-1]) == ("Before.", "After.")
     assert "old" not in lines
-    assert lines[4:6] == [
-        "| growth and replay | 0; 1 | 200 | 20.50 ± 0.71 | 25.20 ± 2.23 | 60.00 ± 14.14 | 77.74 ± 1.37 "
-        "| 12.50 ± 0.00 | 6.29 ± 0.50 | 61 |",
-        "| growth, no replay | 0 | 200 | 20 | 55.80 ± 1.94 | 50.00 | 45.35 ± 1.50 | 12.50 | 17.46 ± 1.25 | 61 |",
-    ]
-    assert "Measured on A Processor, 1 thread(s) a run. The settings of each row:" in lines
+    full = "2 | 100,000 | 20.50 ± 0.71 | 25.20 ± 2.23 | 60.00 ± 14.14 ▼ | 77.74 ± 1.37 | 12.50 ± 0.00 ▼ | 6.29 ± 0.50"
+    other = "1 | 100,000 | 20 | 55.80 ± 1.94 | 50.00 | 45.35 ± 1.50 | 12.50 | 17.46 ± 1.25"
+    assert lines[4:6] == [f"| growth and replay | {full} | 61 |", f"| growth, no replay | {other} | 61 |"]
+    assert "Commits: 0123456789. Machine: A Processor, 4 cores, 1 thread(s) a run." in lines
+    assert "curlicue train --preset mnist --replay none  # growth, no replay" in lines
+    page = (tmp_path / "docs" / "results.md").read_text().splitlines()
+    assert {f"| MGR & exp | {full} | 61 |", f"| exp, no MGR | {other} | 61 |"} <= set(page)
+    for picture in ("picture.png", "results/figure-variants.png"):
+        assert (tmp_path / "docs" / picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_writing_the_table_twice_changes_nothing(results):
-    once = make_picture["with_table"](README, make_picture["table"](make_picture["read"](results)))
-    assert make_picture["with_table"](once, make_picture["table"](make_picture["read"](results))) == once
+    found = make_results["read"](results)
+    once = make_results["with_table"](README, found)
+    assert make_results["with_table"](once, found) == once
 
 
-def test_without_the_full_run_there_is_nothing_to_draw(tmp_path):
+def test_without_the_full_run_the_readme_stays_as_it_is(tmp_path):
+    (tmp_path / "docs").mkdir()
     with pytest.raises(SystemExit, match=r"no mnist-mgr-seed\*\.json in .* curlicue result RUN --out FILE"):
-        make_picture["main"](tmp_path, tmp_path / "picture.png", tmp_path / "README.md")
+        make_results["main"](tmp_path, tmp_path)
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]

@@ -209,6 +209,25 @@ class RunConfig:
             _require(getattr(self, name) >= 1, name, getattr(self, name), "an int in the range [1, inf)")
 
 
+def in_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The same run in so many steps: the periods of snapshots, evaluation and checkpoints go along."""
+
+    def along(period: int) -> int:
+        return max(1, period * steps // config.steps)
+
+    learner = config.learner
+    match learner.replay:
+        case ReplayConfig(snapshots=Every(period)):
+            learner = replace(learner, replay=replace(learner.replay, snapshots=Every(along(period))))
+    return replace(
+        config,
+        steps=steps,
+        learner=learner,
+        evaluate_every=along(config.evaluate_every),
+        checkpoint_every=along(config.checkpoint_every),
+    )
+
+
 # -- presets ----------------------------------------------------------------------------------------------------
 
 _IID_BENCHMARK = ModelConfig(n_z=50, encoder=(500, 500), decoder=(500,))

@@ -24,6 +24,7 @@ def result(seed: int = 0, scenario: str = "Sequential", K: int = 6) -> dict:
             {"t": step, "cluster_accuracy": a, "class_accuracy": [a, None, 0.5]}
             for step, a in zip(t, accuracy, strict=True)
         ],
+        "births": [{"t": step} for step in t[: seed + 1]],
         "posterior": {"t": t, "q_y": rng.dirichlet(np.ones(K), size=len(t)).tolist()},
     }
 
@@ -55,6 +56,14 @@ def test_curves_are_means_over_seeds(axes):
     curves = np.array([[100 * line["cluster_accuracy"] for line in run["metrics"]] for run in runs])
     np.testing.assert_allclose(both, curves.mean(0))
     np.testing.assert_allclose(one, curves[0])
+
+
+@pytest.mark.parametrize("more", [{}, {"none": [result() | {"births": []}], "two": [result(1)]}])
+def test_births_are_ticks_in_a_line_for_the_first_seed_of_each_variant(axes, more):
+    figures.births(axes, {"one": [result(0), result(3)], **more})
+    lines = [(line.get_lineoffset(), list(line.get_positions())) for line in axes.collections]
+    assert lines == [(0, [100]), (1, []), (2, [100, 200])][: 1 + len(more)]
+    assert axes.get_ylim() == (len(lines) - 0.5, -0.5)
 
 
 def test_changes_of_class_are_marked_where_the_stream_has_any(axes):
@@ -134,8 +143,8 @@ def test_dreams_stand_in_a_row_for_each_view_and_a_column_for_each_component(axe
     assert names(axes) == ["100", "200", "300", "400"]
 
 
-def test_births_show_the_first_samples_they_were_fitted_to(axes, directory):
-    figures.births(axes, directory, most=5)
+def test_d_new_shows_the_first_samples_of_each_birth(axes, directory):
+    figures.d_new(axes, directory, most=5)
     np.testing.assert_allclose(pixels(axes)[::3, ::4], [[0.25] * 5, [0.5] * 5, [0.75] * 5])
     assert names(axes) == ["1 from 0, step 100", "2 from 1, step 200", "3 from 2, step 300"]
 
@@ -155,7 +164,7 @@ def test_a_map_shows_all_samples_by_class_and_by_component(directory):
 
 def test_every_figure_of_a_run_is_written_for_screen_and_print(directory, tmp_path):
     written = figures.write(directory, result(), tmp_path / "figures")
-    assert written == ["accuracy", "classes", "confusion", "posterior", "latent", "dreams", "births"]
+    assert written == ["accuracy", "classes", "confusion", "posterior", "latent", "dreams", "d-new"]
     found = {path.name for path in (tmp_path / "figures").iterdir()}
     assert found == {f"{name}.{ending}" for name in written for ending in ("png", "svg", "pdf")}
 

@@ -35,6 +35,7 @@ from curlicue.config import (
     Snapshots,
     Tuned,
     from_json,
+    in_steps,
 )
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
@@ -207,9 +208,10 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     """The preset with everything that was asked for changed."""
     if preset.supervised:
         _refuse_growth(settings)
-    steps = preset.steps if settings.steps is None else settings.steps
+    if settings.steps is not None:
+        preset = in_steps(preset, settings.steps)
     scenario = _scenario(preset.scenario, settings)
-    period = steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
+    period = preset.steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
     learner = preset.learner
     learner = replace(
         learner,
@@ -224,12 +226,9 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     return replace(
         preset,
         scenario=scenario,
-        steps=steps,
         seed=settings.seed,
         model=model,
         learner=learner,
-        evaluate_every=max(1, preset.evaluate_every * steps // preset.steps),
-        checkpoint_every=max(1, preset.checkpoint_every * steps // preset.steps),
         **_given(settings, "dataset", "batch_size"),
     )
 

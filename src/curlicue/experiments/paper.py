@@ -6,7 +6,6 @@ their seed: results/mnist-mgr-seed0.json.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from curlicue.config import (
@@ -16,12 +15,12 @@ from curlicue.config import (
     Every,
     ExpansionConfig,
     Iid,
-    LearnerConfig,
     ModelConfig,
     ReplayConfig,
     RunConfig,
     Sequential,
     Snapshots,
+    in_steps,
 )
 
 
@@ -47,7 +46,6 @@ Setup = RunConfig | Untrained | RawPixels
 # -- set-ups ----------------------------------------------------------------------------------------------------------
 
 MNIST, OMNIGLOT = PRESETS["mnist"], PRESETS["omniglot"]
-PERIODS = {"mnist": 10_000, "omniglot": 2_000}  # T, the steps for each class
 C_NEWS = (-400, -300, -200, -150, -100)  # nats
 RANDOM_N_Z = (8, 16, 32, 64, 128, 256, 784, 1568)
 
@@ -75,8 +73,8 @@ def in_turn(config: RunConfig) -> RunConfig:
 
 def _replay_ablation() -> dict[str, Setup]:
     found: dict[str, Setup] = {}
-    for name, config in (("mnist", MNIST), ("omniglot", OMNIGLOT)):
-        T = PERIODS[name]
+    for name, config, n_classes in (("mnist", MNIST, 10), ("omniglot", OMNIGLOT, 50)):
+        T = config.steps // n_classes
         kinds: dict[str, Snapshots] = {"": Every(T), "-0.1T": Every(T // 10), "-dynamic": BeforeBirth()}
         for kind, snapshots in kinds.items():
             found[f"{name}-mgr{kind}"] = rehearsing(config, snapshots)
@@ -116,44 +114,22 @@ SETUPS: dict[str, Setup] = {**_replay_ablation(), **_expansion_ablation(), **_be
 
 
 def seeded(setup: Setup, seed: int, scale: float = 1.0) -> Setup:
-    """With another seed, and `scale` of the steps: periods of snapshots, evaluation and checkpoints shrink along."""
+    """With another seed, and `scale` of the steps."""
     match setup:
         case RunConfig():
-            return scaled(replace(setup, seed=seed), scale)
+            return in_steps(replace(setup, seed=seed), max(1, round(setup.steps * scale)))
         case Untrained():
             return replace(setup, seed=seed)
         case RawPixels():
             return setup
 
 
-def scaled(config: RunConfig, scale: float) -> RunConfig:
-    """The same in fewer steps."""
-
-    def fewer(steps: int) -> int:
-        return max(1, round(steps * scale))
-
-    learner: LearnerConfig = config.learner
-    match learner.replay:
-        case ReplayConfig(snapshots=Every(steps)):
-            learner = replace(learner, replay=replace(learner.replay, snapshots=Every(fewer(steps))))
-    return replace(
-        config,
-        steps=fewer(config.steps),
-        evaluate_every=fewer(config.evaluate_every),
-        checkpoint_every=fewer(config.checkpoint_every),
-        learner=learner,
-    )
-
-
 # -- tables and figures -----------------------------------------------------------------------------------------------
 
-
-@dataclass(frozen=True)
-class Number:
-    """As printed: mean and standard deviation over five seeds, in per cent but for K."""
-
-    mean: float
-    sd: float | None = None
+Number = tuple[float, float | None]
+"""As printed: mean and standard deviation over five seeds, in per cent but for K."""
+Numbers = tuple[Number | None, ...]
+"""Column by column; None for what is not printed, and for all after the last."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +148,7 @@ class Row:
 
     name: str
     setup: str | None
-    paper: Mapping[str, Number]  # by column
+    paper: Numbers = ()
 
 
 @dataclass(frozen=True)
@@ -198,77 +174,73 @@ CLASS = Column("incremental class, %", "incremental_class", True)
 CLUSTERS = K, ACCURACY, ERRORS[10]
 NEIGHBOURS = tuple(ERRORS.values())
 
+# Tables 1 and 2: K, cluster accuracy and 10-NN error, on MNIST and on Omniglot
+CLUSTERED: dict[str, tuple[Numbers, Numbers]] = {
+    "mgr": (((25.20, 2.23), (77.74, 1.37), (6.29, 0.50)), ((101.20, 8.45), (13.21, 0.53), (76.34, 1.10))),
+    "mgr-0.1T": (((37.60, 2.15), (49.14, 3.95), (14.95, 0.73)), ((131.60, 15.74), (12.13, 1.54), (81.21, 2.06))),
+    "mgr-dynamic": (((35.20, 2.79), (57.76, 1.43), (12.08, 1.19)), ((127.20, 16.67), (12.74, 0.60), (80.56, 1.39))),
+    "smgr": (((28.20, 0.40), (69.27, 1.46), (7.50, 0.57)), ((105.20, 5.56), (11.32, 0.52), (76.62, 1.49))),
+    "smgr-0.1T": (((39.80, 6.05), (48.18, 1.72), (15.48, 0.81)), ((137.40, 9.75), (9.01, 2.17), (85.73, 5.84))),
+    "smgr-dynamic": (((36.00, 2.45), (53.97, 3.52), (11.72, 1.16)), ((152.20, 25.02), (10.48, 1.10), (84.44, 4.10))),
+    "no-replay": (((55.80, 1.94), (45.35, 1.50), (17.46, 1.25)), ((189.60, 9.75), (13.36, 1.06), (81.91, 1.36))),
+    "drift-mgr": (((44.60, 2.65), (79.38, 4.26), (6.56, 0.42)), ((111.40, 3.77), (13.17, 0.37), (75.80, 1.19))),
+    "drift-mgr-dynamic": (((50.40, 1.85), (64.93, 2.09), (9.88, 1.43)), ((129.20, 2.14), (13.54, 0.35), (78.78, 0.39))),
+}
+NO_EXPANSION: Numbers = (25, None), (51, None)  # MNIST
 
-def row(name: str, setup: str | None, columns: tuple[Column, ...], *numbers: float | None) -> Row:
-    """A row of the paper: mean and standard deviation of each column in turn; None for what it does not give."""
-    pairs = zip(columns, numbers[::2], numbers[1::2], strict=True) if numbers else ()
-    return Row(name, setup, {column.name: Number(mean, sd) for column, mean, sd in pairs if mean is not None})
+
+def halves(table: str, title: str, where: str, kinds: dict[str, str]) -> dict[str, Experiment]:
+    """A table of MNIST and the same of Omniglot; `kinds` are set-ups by what the paper calls them."""
+    return {
+        f"{table}-{data}": Experiment(
+            f"{title} {printed}",
+            where,
+            CLUSTERS,
+            tuple(Row(name, f"{data}-{kind}", CLUSTERED[kind][half]) for name, kind in kinds.items()),
+        )
+        for half, (data, printed) in enumerate((("mnist", "MNIST"), ("omniglot", "Omniglot")))
+    }
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "table-mgr-mnist": Experiment(
-        "Mixture generative replay on MNIST",
+    **halves(
+        "table-mgr",
+        "Mixture generative replay on",
         "Table 1",
-        CLUSTERS,
-        (
-            row("MGR (fixed, T)", "mnist-mgr", CLUSTERS, 25.20, 2.23, 77.74, 1.37, 6.29, 0.50),
-            row("MGR (fixed, 0.1T)", "mnist-mgr-0.1T", CLUSTERS, 37.60, 2.15, 49.14, 3.95, 14.95, 0.73),
-            row("MGR (dyn)", "mnist-mgr-dynamic", CLUSTERS, 35.20, 2.79, 57.76, 1.43, 12.08, 1.19),
-            row("SMGR (fixed, T)", "mnist-smgr", CLUSTERS, 28.20, 0.40, 69.27, 1.46, 7.50, 0.57),
-            row("SMGR (fixed, 0.1T)", "mnist-smgr-0.1T", CLUSTERS, 39.80, 6.05, 48.18, 1.72, 15.48, 0.81),
-            row("SMGR (dyn)", "mnist-smgr-dynamic", CLUSTERS, 36.00, 2.45, 53.97, 3.52, 11.72, 1.16),
-            row("CURL (no MGR)", "mnist-no-replay", CLUSTERS, 55.80, 1.94, 45.35, 1.50, 17.46, 1.25),
-        ),
+        {
+            "MGR (fixed, T)": "mgr",
+            "MGR (fixed, 0.1T)": "mgr-0.1T",
+            "MGR (dyn)": "mgr-dynamic",
+            "SMGR (fixed, T)": "smgr",
+            "SMGR (fixed, 0.1T)": "smgr-0.1T",
+            "SMGR (dyn)": "smgr-dynamic",
+            "CURL (no MGR)": "no-replay",
+        },
     ),
-    "table-mgr-omniglot": Experiment(
-        "Mixture generative replay on Omniglot",
-        "Table 1",
-        CLUSTERS,
-        (
-            row("MGR (fixed, T)", "omniglot-mgr", CLUSTERS, 101.20, 8.45, 13.21, 0.53, 76.34, 1.10),
-            row("MGR (fixed, 0.1T)", "omniglot-mgr-0.1T", CLUSTERS, 131.60, 15.74, 12.13, 1.54, 81.21, 2.06),
-            row("MGR (dyn)", "omniglot-mgr-dynamic", CLUSTERS, 127.20, 16.67, 12.74, 0.60, 80.56, 1.39),
-            row("SMGR (fixed, T)", "omniglot-smgr", CLUSTERS, 105.20, 5.56, 11.32, 0.52, 76.62, 1.49),
-            row("SMGR (fixed, 0.1T)", "omniglot-smgr-0.1T", CLUSTERS, 137.40, 9.75, 9.01, 2.17, 85.73, 5.84),
-            row("SMGR (dyn)", "omniglot-smgr-dynamic", CLUSTERS, 152.20, 25.02, 10.48, 1.10, 84.44, 4.10),
-            row("CURL (no MGR)", "omniglot-no-replay", CLUSTERS, 189.60, 9.75, 13.36, 1.06, 81.91, 1.36),
-        ),
-    ),
-    "table-drift-mnist": Experiment(
-        "Classes one after the other against continuous drift, MNIST",
+    **halves(
+        "table-drift",
+        "Classes one after the other against continuous drift,",
         "Table 2",
-        CLUSTERS,
-        (
-            row("Seq. w/ MGR (fixed)", "mnist-mgr", CLUSTERS, 25.20, 2.23, 77.74, 1.37, 6.29, 0.50),
-            row("Seq. w/ MGR (dyn)", "mnist-mgr-dynamic", CLUSTERS, 35.20, 2.79, 57.76, 1.43, 12.08, 1.19),
-            row("Cont. w/ MGR (fixed)", "mnist-drift-mgr", CLUSTERS, 44.60, 2.65, 79.38, 4.26, 6.56, 0.42),
-            row("Cont. w/ MGR (dyn)", "mnist-drift-mgr-dynamic", CLUSTERS, 50.40, 1.85, 64.93, 2.09, 9.88, 1.43),
-        ),
-    ),
-    "table-drift-omniglot": Experiment(
-        "Classes one after the other against continuous drift, Omniglot",
-        "Table 2",
-        CLUSTERS,
-        (
-            row("Seq. w/ MGR (fixed)", "omniglot-mgr", CLUSTERS, 101.20, 8.45, 13.21, 0.53, 76.34, 1.10),
-            row("Seq. w/ MGR (dyn)", "omniglot-mgr-dynamic", CLUSTERS, 127.20, 16.67, 12.74, 0.60, 80.56, 1.39),
-            row("Cont. w/ MGR (fixed)", "omniglot-drift-mgr", CLUSTERS, 111.40, 3.77, 13.17, 0.37, 75.80, 1.19),
-            row("Cont. w/ MGR (dyn)", "omniglot-drift-mgr-dynamic", CLUSTERS, 129.20, 2.14, 13.54, 0.35, 78.78, 0.39),
-        ),
+        {
+            "Seq. w/ MGR (fixed)": "mgr",
+            "Seq. w/ MGR (dyn)": "mgr-dynamic",
+            "Cont. w/ MGR (fixed)": "drift-mgr",
+            "Cont. w/ MGR (dyn)": "drift-mgr-dynamic",
+        },
     ),
     "table-split-mnist": Experiment(
         "Supervised benchmark, SplitMNIST",
         "Table 3",
         (TASK, CLASS),
         (
-            row("EWC", None, (TASK, CLASS), 98.64, 0.22, 20.01, 0.06),
-            row("SI", None, (TASK, CLASS), 99.09, 0.15, 19.99, 0.06),
-            row("MAS", None, (TASK, CLASS), 99.22, 0.21, 19.52, 0.29),
-            row("LwF", None, (TASK, CLASS), 99.60, 0.03, 24.17, 0.33),
-            row("GEM", None, (TASK, CLASS), 98.42, 0.10, 92.20, 0.12),
-            row("DGR", None, (TASK, CLASS), 99.50, 0.03, 91.24, 0.33),
-            row("iCARL", None, (TASK, CLASS), None, None, 94.57, 0.11),
-            row("CURL", "split-mnist", (TASK, CLASS), 99.10, 0.06, 92.59, 0.66),
+            Row("EWC", None, ((98.64, 0.22), (20.01, 0.06))),
+            Row("SI", None, ((99.09, 0.15), (19.99, 0.06))),
+            Row("MAS", None, ((99.22, 0.21), (19.52, 0.29))),
+            Row("LwF", None, ((99.60, 0.03), (24.17, 0.33))),
+            Row("GEM", None, ((98.42, 0.10), (92.20, 0.12))),
+            Row("DGR", None, ((99.50, 0.03), (91.24, 0.33))),
+            Row("iCARL", None, (None, (94.57, 0.11))),
+            Row("CURL", "split-mnist", ((99.10, 0.06), (92.59, 0.66))),
         ),
     ),
     "table-iid-mnist": Experiment(
@@ -276,13 +248,13 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Table 4",
         NEIGHBOURS,
         (
-            row("VAE", None, NEIGHBOURS, 27.16, 0.48, 20.20, 0.93, 14.89, 0.40),
-            row("SBVAE", None, NEIGHBOURS, 10.01, 0.52, 9.58, 0.47, 9.39, 0.54),
-            row("DirVAE", None, NEIGHBOURS, 5.98, 0.06, 5.29, 0.06, 5.06, 0.06),
-            row("CURL (i.i.d)", "iid-mnist", NEIGHBOURS, 4.40, 0.34, 4.22, 0.28, 4.23, 0.30),
-            row("VaDE (bigger net)", None, NEIGHBOURS, 2.20, None, 2.14, None, 2.22, None),
-            row("CURL w/ MGR (seq)", "benchmark-mnist-in-turn", NEIGHBOURS, 4.58, 0.26, 4.35, 0.32, 4.50, 0.34),
-            row("Raw pixels", "raw-pixels-mnist", NEIGHBOURS, 3.00, None, 3.21, None, 3.44, None),
+            Row("VAE", None, ((27.16, 0.48), (20.20, 0.93), (14.89, 0.40))),
+            Row("SBVAE", None, ((10.01, 0.52), (9.58, 0.47), (9.39, 0.54))),
+            Row("DirVAE", None, ((5.98, 0.06), (5.29, 0.06), (5.06, 0.06))),
+            Row("CURL (i.i.d)", "iid-mnist", ((4.40, 0.34), (4.22, 0.28), (4.23, 0.30))),
+            Row("VaDE (bigger net)", None, ((2.20, None), (2.14, None), (2.22, None))),
+            Row("CURL w/ MGR (seq)", "benchmark-mnist-in-turn", ((4.58, 0.26), (4.35, 0.32), (4.50, 0.34))),
+            Row("Raw pixels", "raw-pixels-mnist", ((3.00, None), (3.21, None), (3.44, None))),
         ),
     ),
     "table-iid-omniglot": Experiment(
@@ -290,12 +262,12 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Table 4",
         NEIGHBOURS,
         (
-            row("VAE", None, NEIGHBOURS, 92.34, 0.25, 91.21, 0.18, 88.79, 0.35),
-            row("SBVAE", None, NEIGHBOURS, 86.90, 0.82, 85.10, 0.89, 82.96, 0.64),
-            row("DirVAE", None, NEIGHBOURS, 76.55, 0.23, 73.81, 0.29, 70.95, 0.29),
-            row("CURL (i.i.d)", "iid-omniglot", NEIGHBOURS, 78.18, 0.47, 75.41, 0.34, 72.51, 0.46),
-            row("CURL w/ MGR (seq)", "benchmark-omniglot-in-turn", NEIGHBOURS, 83.95, 0.72, 81.56, 0.75, 78.80, 0.74),
-            row("Raw pixels", "raw-pixels-omniglot", NEIGHBOURS, 69.94, None, 69.41, None, 70.10, None),
+            Row("VAE", None, ((92.34, 0.25), (91.21, 0.18), (88.79, 0.35))),
+            Row("SBVAE", None, ((86.90, 0.82), (85.10, 0.89), (82.96, 0.64))),
+            Row("DirVAE", None, ((76.55, 0.23), (73.81, 0.29), (70.95, 0.29))),
+            Row("CURL (i.i.d)", "iid-omniglot", ((78.18, 0.47), (75.41, 0.34), (72.51, 0.46))),
+            Row("CURL w/ MGR (seq)", "benchmark-omniglot-in-turn", ((83.95, 0.72), (81.56, 0.75), (78.80, 0.74))),
+            Row("Raw pixels", "raw-pixels-omniglot", ((69.94, None), (69.41, None), (70.10, None))),
         ),
     ),
     "table-random": Experiment(
@@ -303,7 +275,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Appendix, Table 5",
         (ERRORS[10],),
         tuple(
-            row(f"n_z = {n_z}", f"random-n-z-{n_z}", (ERRORS[10],), mean, sd)
+            Row(f"n_z = {n_z}", f"random-n-z-{n_z}", ((mean, sd),))
             for n_z, mean, sd in zip(
                 RANDOM_N_Z,
                 (58.75, 42.12, 28.20, 18.76, 14.56, 12.68, 11.14, 11.09),
@@ -317,10 +289,10 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Figure 2",
         CLUSTERS,
         (
-            row("MGR & exp", "mnist-mgr", CLUSTERS, 25.20, 2.23, 77.74, 1.37, 6.29, 0.50),
-            row("exp, no MGR", "mnist-no-replay", CLUSTERS, 55.80, 1.94, 45.35, 1.50, 17.46, 1.25),
-            row("MGR, no exp", "mnist-no-expansion", CLUSTERS, 25, None, 51, None, None, None),
-            row("neither", "mnist-neither", CLUSTERS),
+            Row("MGR & exp", "mnist-mgr", CLUSTERED["mgr"][0]),
+            Row("exp, no MGR", "mnist-no-replay", CLUSTERED["no-replay"][0]),
+            Row("MGR, no exp", "mnist-no-expansion", NO_EXPANSION),
+            Row("neither", "mnist-neither"),
         ),
     ),
     "figure-c-new": Experiment(
@@ -328,22 +300,22 @@ EXPERIMENTS: dict[str, Experiment] = {
         "Figure 3",
         CLUSTERS,
         (
-            *(row(f"c_new = {c_new}", f"mnist-c-new{c_new}", CLUSTERS) for c_new in C_NEWS),
-            row("no exp", "mnist-no-expansion", CLUSTERS, 25, None, 51, None, None, None),
-            *(row(f"iid, c_new = {c_new}", f"mnist-iid-c-new{c_new}", CLUSTERS) for c_new in C_NEWS),
-            row("iid, no exp", "mnist-iid-no-expansion", CLUSTERS, 22, None, None, None, None, None),
+            *(Row(f"c_new = {c_new}", f"mnist-c-new{c_new}") for c_new in C_NEWS),
+            Row("no exp", "mnist-no-expansion", NO_EXPANSION),
+            *(Row(f"iid, c_new = {c_new}", f"mnist-iid-c-new{c_new}") for c_new in C_NEWS),
+            Row("iid, no exp", "mnist-iid-no-expansion", ((22, None),)),
         ),
     ),
     "figure-posterior": Experiment(
         "The five most used components over time, discrete changes and drift",
         "Figure 4",
         CLUSTERS,
-        (row("discrete", "mnist-mgr", CLUSTERS), row("drift", "mnist-drift-mgr", CLUSTERS)),
+        (Row("discrete", "mnist-mgr"), Row("drift", "mnist-drift-mgr")),
     ),
     "figure-life": Experiment(
         "Generated samples after each class, D_new before each birth, the latent space over time",
         "Appendix, Figures 5 to 7",
         CLUSTERS,
-        (row("MGR (fixed, T)", "mnist-mgr", CLUSTERS),),
+        (Row("MGR (fixed, T)", "mnist-mgr"),),
     ),
 }

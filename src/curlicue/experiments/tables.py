@@ -29,36 +29,39 @@ class Cell:
     @property
     def short(self) -> bool:
         """Whether our mean is worse than the paper's by more than two of its standard deviations."""
-        if not self.values or self.paper is None or not self.paper.sd or self.column.higher_is_better is None:
+        mean, sd = self.paper or (0.0, None)
+        if not self.values or not sd or self.column.higher_is_better is None:
             return False
-        ahead = statistics.fmean(self.values) - self.paper.mean
-        return (ahead if self.column.higher_is_better else -ahead) < -2 * self.paper.sd
+        ahead = statistics.fmean(self.values) - mean
+        return (ahead if self.column.higher_is_better else -ahead) < -2 * sd
 
     def ours(self) -> str:
         """Mean ± standard deviation, marked if it falls short."""
         if not self.values:
             return ""
-        return shown(self.values) + (f" {SHORT_OF}" if self.short else "")
+        text = shown(self.values, digits=2 if self.column.percent else 0)
+        return text + (f" {SHORT_OF}" if self.short else "")
 
     def theirs(self) -> str:
         """As the paper prints it."""
         if self.paper is None:
             return ""
-        sd = "" if self.paper.sd is None else f" ± {self.paper.sd:.2f}"
-        return f"{self.paper.mean:.2f}{sd}"
+        return " ± ".join(f"{number:.2f}" for number in self.paper if number is not None)
 
 
-def shown(values: Sequence[float]) -> str:
-    """Mean ± standard deviation over seeds; a single value as it is."""
-    mean = f"{statistics.fmean(values):.2f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.2f}"
+def shown(values: Sequence[float], digits: int = 2) -> str:
+    """Mean ± standard deviation over seeds; a single value with so many digits."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    return f"{statistics.fmean(values):.2f} ± {statistics.stdev(values):.2f}"
 
 
 def cells(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[Cell]:
     """One for each column."""
+    paper = (*row.paper, *(None for _ in experiment.columns))
     return [
-        Cell(column, tuple(_score(result, column) for result in results), row.paper.get(column.name))
-        for column in experiment.columns
+        Cell(column, tuple(_score(result, column) for result in results), number)
+        for column, number in zip(experiment.columns, paper, strict=False)
     ]
 
 

@@ -61,7 +61,7 @@ def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
     if images and directory.view_steps:
         painters["dreams"] = 8, 0.4 * len(directory.view_steps) + 0.5, lambda drawn: dreams(drawn.subplots(), directory)
     if images and born:
-        painters["births"] = 6, 0.22 * born + 0.5, lambda drawn: births(drawn.subplots(), directory)
+        painters["d-new"] = 6, 0.22 * born + 0.5, lambda drawn: d_new(drawn.subplots(), directory)
     for name, (width, height, paint) in painters.items():
         with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
             paint(drawn)
@@ -82,13 +82,25 @@ def accuracy_over_time(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
     for (label, results), colour in zip(runs.items(), COLOURS, strict=False):
         t = [line["t"] for line in results[0]["metrics"]]
         curves = np.array([[100 * line["cluster_accuracy"] for line in each["metrics"]] for each in results])  # [S, T]
-        end = 100 * statistics.fmean(each["result"]["cluster_accuracy"] for each in results)
-        axes.plot(t, curves.mean(0), color=colour, linewidth=1.6, label=f"{label}: {end:.0f} %")
+        accuracy, K = (statistics.fmean(each["result"][name] for each in results) for name in ("cluster_accuracy", "K"))
+        label = f"{label}: {100 * accuracy:.0f} %, K = {K:.0f}"
+        axes.plot(t, curves.mean(0), color=colour, linewidth=1.6, label=label)
         if len(results) > 1:
             mean, sd = curves.mean(0), curves.std(0, ddof=1)
             axes.fill_between(t, mean - sd, mean + sd, color=colour, alpha=0.2, linewidth=0)
     axes.set(xlim=(0, some["config"]["steps"]), ylim=(0, 100), ylabel="cluster accuracy, %")
     axes.legend(loc="upper left", framealpha=1, edgecolor="none", borderpad=0.2)
+    in_thousands(axes)
+
+
+def births(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
+    """A tick for each birth, in a line for the first seed of each variant, in the colours of `accuracy_over_time`."""
+    times = [[birth["t"] for birth in results[0]["births"]] for results in runs.values()]
+    places = range(len(times))
+    axes.eventplot(times, lineoffsets=places, linelengths=0.7, linewidths=0.9, colors=COLOURS[: len(times)])
+    axes.set(ylim=(len(times) - 0.5, -0.5), yticks=[])
+    axes.set_ylabel("births", rotation=0, ha="right", va="center")
+    axes.spines["left"].set_visible(False)
     in_thousands(axes)
 
 
@@ -167,7 +179,7 @@ def dreams(axes: Axes, directory: RunDirectory) -> None:
     axes.set(xlabel="component, in the order of birth", ylabel="after step")
 
 
-def births(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
+def d_new(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
     """The first samples of D_new at each birth."""
     rows = {}
     for born in _born(directory):
