@@ -11,9 +11,9 @@ TOY = Experiment(
     "nowhere",
     (COUNT, UP, DOWN),
     (
-        Row("ours", "toy", ((5, 1), (80, 2), (7.5, None))),
-        Row("theirs", None, (None, (90, 1))),
-        Row("later", "never", (None, None, (3, 0.25))),
+        Row("ours", "toy", ((5.0, 1.0), (80.0, 2.0), (7.5, None))),
+        Row("theirs", None, ((51, None), (90.0, 1.0))),
+        Row("later", "never", (None, None, (3.0, 0.25))),
     ),
 )
 
@@ -27,7 +27,7 @@ def test_a_line_has_ours_beside_the_papers():
     assert header(TOY) == ["", "seeds", "K", "paper", "accuracy, %", "paper", "error, %", "paper", "minutes"]
     assert lines(TOY, lambda name: found.get(name, ())) == [
         ["ours", "2", "5.00 ± 1.41", "5.00 ± 1.00", "80.00 ± 1.41", "80.00 ± 2.00", "6.00 ± 1.41", "7.50", "4.5"],
-        ["theirs", "–", "", "", "", "90.00 ± 1.00", "", "", ""],
+        ["theirs", "–", "", "51", "", "90.00 ± 1.00", "", "", ""],
         ["later", "not run", "", "", "", "", "", "3.00 ± 0.25", ""],
     ]
 

@@ -43,10 +43,9 @@ class Cell:
         return text + (f" {SHORT_OF}" if self.short else "")
 
     def theirs(self) -> str:
-        """As the paper prints it."""
-        if self.paper is None:
-            return ""
-        return " ± ".join(f"{number:.2f}" for number in self.paper if number is not None)
+        """As the paper prints it: with two decimals, or as a whole number."""
+        numbers = [number for number in self.paper or () if number is not None]
+        return " ± ".join(str(number) if isinstance(number, int) else f"{number:.2f}" for number in numbers)
 
 
 def shown(values: Sequence[float], digits: int = 2) -> str:
