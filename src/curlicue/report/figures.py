@@ -38,7 +38,12 @@ def figure(path: Path, width: float, height: float) -> Iterator[Figure]:
 
 def changes(result: Json) -> list[float]:
     """The steps at which the stream goes on to its next classes, with the first and the last step."""
-    scenario, steps, C = result["config"]["scenario"], result["config"]["steps"], len(result["result"]["classes"])
+    return boundaries(result["config"], len(result["result"]["classes"]))
+
+
+def boundaries(config: Json, C: int) -> list[float]:
+    """The same, of settings and a number of classes."""
+    scenario, steps = config["scenario"], config["steps"]
     tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
     return [steps * task / tasks for task in range(tasks + 1)]
 
