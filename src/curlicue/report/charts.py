@@ -49,9 +49,7 @@ def curves(story: Story) -> Json:
         *_lines("births", [line["t"] for line in story.births], BIRTH, "solid"),
     ]
     layout["annotations"] += _class_names(story)
-    data = [
-        {**trace, "yaxis": _axis(place)} for place, traces in enumerate(panels.values()) for trace in traces
-    ]
+    data = [{**trace, "yaxis": _axis(place)} for place, traces in enumerate(panels.values()) for trace in traces]
     return {"data": data, "layout": layout}
 
 
@@ -66,7 +64,8 @@ def _curve(story: Story, title: str, score: Score) -> list[Json]:
         traces.append(_trace([line["t"] + 1 for line in lines], stream, COLOURS[5], "bound on the stream", width=1))
     if any(value is not None for value in scores):
         name = "cluster accuracy" if title.startswith("Cluster") else "bound on the test set"
-        traces.append(_trace([line["t"] for line in story.metrics], map(_rounded, scores), COLOURS[0], name))
+        trace = _trace([line["t"] for line in story.metrics], map(_rounded, scores), COLOURS[0], name)
+        traces.append(trace | {"showlegend": title.startswith("Bound")})
     return traces
 
 
@@ -79,7 +78,12 @@ def _growth(story: Story) -> Json:
         told.append(f"component {line['component']} is born from {line['parent']}")
     t, K, told = [*t, story.t], [*K, K[-1]], [*told, ""]
     trace = _trace(t, K, COLOURS[3], "components K")
-    trace |= {"mode": "lines+markers", "text": told, "hovertemplate": "K %{y} %{text}<extra></extra>"}
+    trace |= {
+        "mode": "lines+markers",
+        "showlegend": False,
+        "text": told,
+        "hovertemplate": "K %{y} %{text}<extra></extra>",
+    }
     sizes = [0, *[6] * len(story.births), 0]
     return trace | {"line": {"shape": "hv", "color": COLOURS[3], "width": 2}, "marker": {"size": sizes}}
 
@@ -134,7 +138,7 @@ def posterior(story: Story) -> Json:
     up = {"range": [0, 1], "title": {"text": "mean of q(y|x)"}}
     layout = {"xaxis": _time(story.steps), "yaxis": up, "height": 340, "hovermode": "x unified"}
     layout |= {"annotations": _class_names(story), "shapes": _lines("", story.changes[1:-1], CHANGE, "solid")}
-    return {"data": data, "layout": layout | {"showlegend": True}}
+    return {"data": data, "layout": layout | {"showlegend": True, "legend": {"traceorder": "normal"}}}
 
 
 def _layer(name: str, t: list[int], share: Array, colour: str) -> Json:
@@ -144,11 +148,12 @@ def _layer(name: str, t: list[int], share: Array, colour: str) -> Json:
 
 def latent(story: Story, places: Sequence[Array], pictures: Pictures) -> Json:
     """Where the test samples lie in each view; page.js draws the view and the colours that are asked for."""
+    alike = [10 * xy / max(float(xy.std()), 1e-6) for xy in places]  # t-SNE has no unit
     views = [
         {"t": t, "x": _two(xy[:, 0]), "y": _two(xy[:, 1]), "component": view["y"].tolist()}
-        for (t, view), xy in zip(story.views.items(), places, strict=True)
+        for (t, view), xy in zip(story.views.items(), alike, strict=True)
     ]
-    points = np.concatenate(places)
+    points = np.concatenate(alike)
     low, high = points.min(0), points.max(0)
     pad = 0.05 * (high - low) + 1e-3
     ranges = [[round(float(a), 2), round(float(b), 2)] for a, b in zip(low - pad, high + pad, strict=True)]
@@ -181,7 +186,9 @@ def compared(groups: Mapping[str, Sequence[Story]]) -> Json:
     for n, (name, stories) in enumerate(groups.items()):
         for place, title in enumerate(panels):
             traces = _band(_over_time(stories, PANELS[title]), label(name, 60), n)
-            data += [{**trace, "yaxis": _axis(place), "showlegend": place == 0 and "fill" not in trace} for trace in traces]
+            data += [
+                {**trace, "yaxis": _axis(place), "showlegend": place == 0 and "fill" not in trace} for trace in traces
+            ]
     return {"data": data, "layout": layout}
 
 
@@ -238,6 +245,8 @@ def _stacked(titles: Sequence[str], steps: int) -> Json:
     for place, title in enumerate(titles):
         top = 1 - place * (height + gap)
         layout[_axis(place).replace("y", "yaxis")] = {"domain": [max(0.0, top - height), top], "automargin": True}
+        if not title.startswith("Bound"):
+            layout[_axis(place).replace("y", "yaxis")]["rangemode"] = "tozero"
         words = {"text": f"<b>{title}</b>", "x": 0, "xanchor": "left", "y": top, "yanchor": "bottom"}
         layout["annotations"].append({**words, "xref": "paper", "yref": "paper", "yshift": 2 if place else 16})
         layout["annotations"][-1] |= {"showarrow": False, "font": {"size": 12}}
@@ -276,8 +285,9 @@ def _class_names(story: Story) -> list[Json]:
     place = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "font": {"size": 10}, "opacity": 0.75}
     n = story.at_once
     names = [", ".join(story.classes[task * n : (task + 1) * n]) for task in range(len(spans))]
-    return [
-        {**place, "x": (begin + end) / 2, "text": label(name, 60 // len(spans) + 1)}
+    before = {**place, "xref": "paper", "x": 0, "xanchor": "right", "xshift": -4, "text": "class"}
+    return [before] + [
+        {**place, "x": (begin + end) / 2, "text": label(name, max(8, 60 // len(spans)))}
         for name, (begin, end) in zip(names, spans, strict=True)
     ]
 

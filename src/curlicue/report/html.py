@@ -31,7 +31,7 @@ class Page:
     """Sections in their order, and the charts in them."""
 
     title: str
-    live: bool = False
+    live: int | None = None  # which version of a page that goes on
     sections: dict[str, str] = field(default_factory=dict)
     figures: dict[str, Json] = field(default_factory=dict)
 
@@ -51,8 +51,8 @@ class Page:
         """The whole page."""
         return Template(_asset("page.html")).substitute(
             title=escape(self.title),
-            connect="'self'" if self.live else "'none'",
-            attributes=' data-live=""' if self.live else "",
+            connect="'none'" if self.live is None else "'self'",
+            attributes="" if self.live is None else f' data-live="{self.live}"',
             css=_asset("page.css"),
             sections="\n".join(self.sections.values()),
             figures=as_script(self.figures),
@@ -68,7 +68,7 @@ def write_page(paths: Sequence[Path], out: Path) -> int:
     return len(contents)
 
 
-def page(stories: Sequence[Story], projector: Projector, live: bool = False) -> Page:
+def page(stories: Sequence[Story], projector: Projector, live: int | None = None) -> Page:
     """Of one run, or of several that are compared."""
     if len(stories) > 1:
         made = Page(f"{len(stories)} runs", live)
@@ -122,7 +122,9 @@ def _headline(made: Page, story: Story) -> None:
 
 def _state(story: Story) -> str:
     data = escape(str(story.data.get("name", story.config.get("dataset", "data"))))
-    words = f"<p>{data}, {escape(_scenario(story))}, {story.steps:,} steps, seed {escape(str(story.config['seed']))}.</p>"
+    words = (
+        f"<p>{data}, {escape(_scenario(story))}, {story.steps:,} steps, seed {escape(str(story.config['seed']))}.</p>"
+    )
     if story.finished:
         return words
     bar = f'<progress max="{story.steps}" value="{min(story.t, story.steps)}"></progress>'
@@ -139,7 +141,7 @@ def _numbers(story: Story) -> list[tuple[str, str, str]]:
     """Name, value and meaning of the numbers that matter most, as far as there are any."""
     scores, found = story.scores, []
     used = scores.get("n_used")
-    found.append(("Components", str(scores.get("K", story.K)), "K" if used is None else f"K; {used} of them are used"))
+    found.append(("Components", str(scores.get("K", story.K)), "K" if used is None else f"K, of which {used} are used"))
     if scores.get("cluster_accuracy") is not None:
         why = "of test samples have the most frequent class of their component"
         found.append(("Cluster accuracy", f"{100 * scores['cluster_accuracy']:.1f} %", why))
@@ -185,7 +187,7 @@ def _confusion(made: Page, story: Story) -> None:
 
 def _confusion_chart(made: Page, story: Story, name: str) -> str:
     assert story.confusion is not None
-    figure, K = charts.confusion(story), np.count_nonzero(story.confusion.sum(0))
+    figure, K = charts.confusion(story), int(story.confusion.any(0).sum())
     return made.chart(name, figure, "Share of each class in each component", narrowest=150 + 17 * K)
 
 
@@ -194,7 +196,9 @@ def _posterior(made: Page, story: Story) -> None:
         return
     words = "Share of the stream that the most used components explain, over the steps"
     note = "How much of the real samples of each moment the most used components explain."
-    made.add("posterior", "Who explains the stream", made.chart("posterior", charts.posterior(story), words), _note(note))
+    made.add(
+        "posterior", "Who explains the stream", made.chart("posterior", charts.posterior(story), words), _note(note)
+    )
 
 
 # -- what it looks like ---------------------------------------------------------------------------------------------
@@ -247,12 +251,12 @@ def _dreams(made: Page, story: Story, pictures: Pictures) -> None:
 def _dream(k: int, dreams: Array, pictures: Pictures, new: bool) -> str:
     picture = pictures.draw(dreams, f"dreams of component {k}", columns=2)
     frame = ' class="new"' if new else ""
-    return f'<figure{frame}>{picture}<figcaption>{k}</figcaption></figure>'
+    return f"<figure{frame}>{picture}<figcaption>{k}</figcaption></figure>"
 
 
 def _lives(made: Page, story: Story, pictures: Pictures) -> None:
     columns: dict[str, Callable[[Life], str]] = {
-        "component": lambda life: f'<a id="component-{life.component}">{life.component}</a>',
+        "component": lambda life: f'<span id="component-{life.component}">{life.component}</span>',
         "born at step": lambda life: "the start" if life.parent is None else f"{life.born:,}",
         "from": lambda life: "" if life.parent is None else f'<a href="#component-{life.parent}">{life.parent}</a>',
     }
@@ -275,8 +279,10 @@ def _share(story: Story, life: Life) -> str:
     parts = np.array_split(over_time, min(len(over_time), 60))
     heights = [float(part.mean()) for part in parts]
     points = " ".join(f"{n:g},{20 - 18 * height:.1f}" for n, height in enumerate(heights))
-    line = f'<svg class="spark" viewBox="0 0 {max(1, len(heights) - 1)} 21" preserveAspectRatio="none" aria-hidden="true">'
-    return f'<span class="share">{100 * life.share:.1f} % {line}<polyline points="{points}"/></svg></span>'
+    line = (
+        f'<svg class="spark" viewBox="0 0 {max(1, len(heights) - 1)} 21" preserveAspectRatio="none" aria-hidden="true">'
+    )
+    return f'<span class="share"><span>{100 * life.share:.1f} %</span>{line}<polyline points="{points}"/></svg></span>'
 
 
 def _mostly(story: Story, life: Life) -> str:
@@ -292,14 +298,18 @@ def _last_dreams(story: Story, k: int, pictures: Pictures) -> str:
 
 def _nearest(story: Story, k: int, pictures: Pictures) -> str:
     assert story.x is not None
-    rows = story.nearest(k, NEAREST) if k < len(story.last_view["centres"]) else []
+    rows = story.nearest(k, NEAREST)
     if not len(rows):
         return '<span class="quiet">none in the view</span>'
     return pictures.draw(story.x[rows], f"the real samples nearest to the centre of component {k}")
 
 
 def _d_new(made: Page, story: Story, pictures: Pictures) -> None:
-    cards = [_birth(line, story.d_new[line["component"]], pictures) for line in story.births if line["component"] in story.d_new]
+    cards = [
+        _birth(line, story.d_new[line["component"]], pictures)
+        for line in story.births
+        if line["component"] in story.d_new
+    ]
     if cards:
         note = "The samples that were poorly explained when a component was born, and became its first."
         made.add("births", "What was new at each birth", _note(note), f'<div class="cards">{"".join(cards)}</div>')
@@ -309,7 +319,9 @@ def _birth(line: Json, d_new: Array, pictures: Pictures) -> str:
     k, n = line["component"], len(d_new)
     chosen = d_new[np.linspace(0, n - 1, min(n, SHOWN_OF_D_NEW)).round().astype(int)] if n else d_new
     before, after = line.get("bound_before"), line.get("bound_after")
-    fitted = "" if before is None or after is None else f"; fitting lifts their bound from {before:.0f} to {after:.0f} nats"
+    fitted = (
+        "" if before is None or after is None else f"; fitting lifts their bound from {before:.0f} to {after:.0f} nats"
+    )
     head = f"<b>Component {k}</b>, step {line['t']:,}: {n} samples{fitted.replace('-', '−')}"
     shown = f"{len(chosen)} of the {n} samples that component {k} was born of"
     return f'<div class="card"><p>{head}</p>{pictures.draw(chosen, shown, D_NEW_COLUMNS)}</div>'

@@ -11,6 +11,7 @@ from curlicue.report.story import Array
 
 PERPLEXITY = 30.0
 FIRST, NEXT = 500, 300  # iterations of t-SNE: from nothing, and from the view before
+ANGLE = 0.8  # of Barnes and Hut: as good as their 0.5 here, in half the time
 EXAGGERATION = 4.0  # of a view that has one before: enough to part what has become two clusters
 
 
@@ -44,5 +45,5 @@ def _project(z: Array, before: Array | None) -> Array:
         if before is None
         else {"init": before.astype(np.float32), "max_iter": NEXT, "early_exaggeration": EXAGGERATION}
     )
-    xy = TSNE(perplexity=perplexity, random_state=0, **settings).fit_transform(z)
+    xy = TSNE(perplexity=perplexity, angle=ANGLE, random_state=0, **settings).fit_transform(z)
     return np.asarray(xy - xy.mean(0), dtype=np.float32)

@@ -27,12 +27,12 @@ function themed(layout) {
   const look = {
     autosize: true, uirevision: "kept", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: colour("ink") },
-    margin: { l: narrow ? 36 : 52, r: 12, t: 34, b: 44 },
-    legend: { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom" },
+    margin: { l: narrow ? 36 : 52, r: 12, t: layout.annotations?.length ? 36 : 8, b: 44 },
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
     ...structuredClone(layout),
   };
-  if (look.showlegend) look.margin.b = narrow ? 110 : 84;
+  look.legend = { orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom", ...look.legend };
+  if (look.showlegend) look.margin.b = narrow ? 100 : 84;
   for (const name of Object.keys(look).filter((key) => /^[xy]axis/.test(key))) {
     look[name] = { gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ...look[name] };
   }
@@ -84,7 +84,7 @@ function drawLatent(place, figure) {
     const members = group.flatMap((other, n) => (other === g ? [n] : []));
     return {
       x: median(members.map((n) => view.x[n])), y: median(members.map((n) => view.y[n])), text: `<b>${named(g)}</b>`,
-      showarrow: false, bgcolor: colour("card"), opacity: 0.85, borderpad: 1, font: { size: 11 },
+      showarrow: false, bgcolor: colour("card"), opacity: 0.85, borderpad: 2, font: { size: 12 },
     };
   });
   const axis = { visible: false, fixedrange: false };
@@ -228,7 +228,7 @@ document.addEventListener("click", (event) => {
 
 // -- while the run goes on ------------------------------------------------------------------------------------------
 
-let version = 0;
+let version = Number(document.body.dataset.live ?? 0);
 let pressed = false; // no section is exchanged under the reader's finger
 document.addEventListener("pointerdown", () => { pressed = true; });
 for (const name of ["pointerup", "pointercancel"]) document.addEventListener(name, () => { pressed = false; });

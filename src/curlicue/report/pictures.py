@@ -14,6 +14,7 @@ from curlicue.report.story import Array, Story
 
 POINTS = 80  # of a line; more features are put together
 WIDTH, HEIGHT = 160, 48  # of a picture of lines
+CLEAR = 0  # the grey that is none
 LARGE = 20  # pixels: larger images are scaled smoothly
 
 
@@ -45,19 +46,20 @@ class Pictures:
         """As one image."""
         columns = min(columns, len(samples)) or 1
         kind = "image" if max(self.shape[:2]) >= LARGE else "image small"
-        return (
-            f'<img class="{kind}" style="--columns:{columns}" src="{self.sprite(samples, columns)}" alt="{escape(alt)}">'
-        )
+        source = self.sprite(samples, columns, gap=1)
+        return f'<img class="{kind}" style="--columns:{columns}" src="{source}" alt="{escape(alt)}">'
 
-    def sprite(self, samples: Array, columns: int) -> str:
-        """As one PNG in a data address, row by row."""
-        height, width = self.shape[:2]
+    def sprite(self, samples: Array, columns: int, gap: int = 0) -> str:
+        """As one PNG in a data address, row by row, with so many transparent pixels between them."""
+        height, width, *colours = self.shape
         rows = -(-len(samples) // columns)
         grey = (samples.astype(np.float32) - self.low) / (self.high - self.low)
-        tiles = np.zeros((rows * columns, *self.shape), np.uint8)
-        tiles[: len(samples)] = (255 * grey.clip(0, 1)).round().astype(np.uint8).reshape(-1, *self.shape)
-        tiles = tiles.reshape(rows, columns, *self.shape).swapaxes(1, 2)
-        return _png(tiles.reshape(rows * height, columns * width, *self.shape[2:]))
+        tiles = np.full((rows * columns, height + gap, width + gap, *colours), CLEAR, np.uint8)
+        shades = (1 + 254 * grey.clip(0, 1)).round().astype(np.uint8)  # none of them is CLEAR
+        tiles[: len(samples), :height, :width] = shades.reshape(-1, *self.shape)
+        tiles = tiles.reshape(rows, columns, *tiles.shape[1:]).swapaxes(1, 2)
+        pixels = tiles.reshape(rows * (height + gap), columns * (width + gap), *colours)
+        return _png(pixels[: len(pixels) - gap, : pixels.shape[1] - gap])
 
     def lines(self, samples: Array, alt: str) -> str:
         """As thin lines over the features, and their mean."""
@@ -83,9 +85,7 @@ def _line(heights: Array, kind: str) -> str:
 
 
 def _png(pixels: Array) -> str:
-    """Few greys take few bits."""
-    image, packed = Image.fromarray(pixels), io.BytesIO()
-    if pixels.ndim == 2 and ((pixels == 0) | (pixels == 255)).all():
-        image = image.convert("1", dither=Image.Dither.NONE)
-    image.save(packed, "PNG", optimize=True)
+    packed = io.BytesIO()
+    clear = CLEAR if pixels.ndim == 2 else (CLEAR,) * 3
+    Image.fromarray(np.ascontiguousarray(pixels)).save(packed, "PNG", optimize=True, transparency=clear)
     return f"data:image/png;base64,{base64.b64encode(packed.getvalue()).decode()}"

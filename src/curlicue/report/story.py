@@ -69,7 +69,7 @@ class Story:
     def t(self) -> int:
         """Steps taken, as far as is known."""
         taken = [line["t"] + (line["event"] == "StepsTaken") for line in self.events[-1:]]
-        return max([0, *taken, *(line["t"] for line in self.metrics[-1:]), *self.views])
+        return max([0, *map(int, taken), *(int(line["t"]) for line in self.metrics[-1:]), *self.views])
 
     @cached_property
     def births(self) -> list[Json]:
@@ -94,7 +94,7 @@ class Story:
     @cached_property
     def K(self) -> int:
         """Components so far."""
-        return max([self.first_K, *(line["component"] + 1 for line in self.births)])
+        return max([self.first_K, *(int(line["component"]) + 1 for line in self.births)])
 
     @cached_property
     def scores(self) -> Json:
@@ -174,6 +174,8 @@ class Story:
         """The n samples of component k in the last view that lie nearest to its centre, as rows of x."""
         view = self.last_view
         rows = np.flatnonzero(view["y"] == k)
+        if not len(rows):
+            return rows
         far = np.square(view["z"][rows].astype(np.float64) - view["centres"][k].astype(np.float64)).sum(1)
         return np.asarray(rows[far.argsort(kind="stable")[:n]])
 
@@ -247,7 +249,7 @@ def _check_arrays(story: Story) -> None:
         fits = fits and view["y"].shape == (N,) and (story.x is None or len(story.x) == N)
         fits = fits and view["centres"].shape[1:] == view["z"].shape[1:] and bool((view["y"] < K).all())
         if not fits:
-            raise _damaged(path, f"its arrays are {({name: list(a.shape) for name, a in view.items()})}")
+            raise _damaged(path, f"its arrays are { ({name: list(a.shape) for name, a in view.items()}) }")
     for k, d_new in story.d_new.items():
         if d_new.shape != (len(d_new), n_features):
             raise _damaged(story.path / "births" / f"{k:04d}.npy", f"it is {list(d_new.shape)}")
