@@ -100,7 +100,7 @@ def class_accuracy(story: Story) -> Json:
             box = {"type": "rect", "x0": begin, "x1": end, "y0": y0, "y1": y1}
             frames.append({**box, "line": {"color": "white", "width": 1.5}})
     heat = _heatmap(z, "%{customdata}: %{z:.0f} % up to step %{x}<extra></extra>", "accuracy, %")
-    heat |= {"x": [0, *(line["t"] for line in lines)]}
+    heat |= {"x": [0, *(line["t"] for line in lines)], "xgap": 0}
     heat["customdata"] = [[label(name, 40)] * len(lines) for name in story.classes]
     layout = {"xaxis": _time(story.steps), "yaxis": _names(story.classes), "shapes": frames}
     return {"data": [heat], "layout": layout | {"height": 110 + max(220, 17 * len(z))}}
@@ -233,7 +233,7 @@ def _trace(t: Sequence[float], values: Iterable[float | None], colour: str, name
 def _heatmap(z: Sequence[Sequence[float | None]], told: str, title: str) -> Json:
     bar = {"title": {"text": title, "side": "right"}, "thickness": 12, "outlinewidth": 0}
     heat = {"type": "heatmap", "z": z, "zmin": 0, "zmax": 100, "colorscale": MAP.capitalize(), "colorbar": bar}
-    return heat | {"hovertemplate": told, "hoverongaps": False, "xgap": 0.5, "ygap": 0.5}
+    return heat | {"hovertemplate": told, "hoverongaps": False, "xgap": 1, "ygap": 1}
 
 
 def _stacked(titles: Sequence[str], steps: int) -> Json:
@@ -248,7 +248,7 @@ def _stacked(titles: Sequence[str], steps: int) -> Json:
         if not title.startswith("Bound"):
             layout[_axis(place).replace("y", "yaxis")]["rangemode"] = "tozero"
         words = {"text": f"<b>{title}</b>", "x": 0, "xanchor": "left", "y": top, "yanchor": "bottom"}
-        layout["annotations"].append({**words, "xref": "paper", "yref": "paper", "yshift": 2 if place else 16})
+        layout["annotations"].append({**words, "xref": "paper", "yref": "paper", "yshift": 2 if place else 20})
         layout["annotations"][-1] |= {"showarrow": False, "font": {"size": 12}}
     layout["xaxis"] = _time(steps) | {"anchor": _axis(n - 1)}
     return layout
@@ -282,7 +282,8 @@ def _class_names(story: Story) -> list[Json]:
     spans = list(pairwise(story.changes))
     if not 1 < len(spans) <= NAMED:
         return []
-    place = {"yref": "paper", "y": 1, "yanchor": "bottom", "showarrow": False, "font": {"size": 10}, "opacity": 0.75}
+    place = {"yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 4, "showarrow": False}
+    place |= {"font": {"size": 10}, "opacity": 0.75}
     n = story.at_once
     names = [", ".join(story.classes[task * n : (task + 1) * n]) for task in range(len(spans))]
     before = {**place, "xref": "paper", "x": 0, "xanchor": "right", "xshift": -4, "text": "class"}

@@ -398,10 +398,11 @@ def _group_table(groups: Mapping[str, Sequence[Story]]) -> str:
     }
     rows = []
     for name, stories in groups.items():
-        cells = [f"<b>{escape(name)}</b>", ", ".join(escape(story.name) for story in stories)]
+        cells = [f'<b class="group">{escape(name)}</b>', ", ".join(escape(story.name) for story in stories)]
         for digits, value in columns.values():
             values = [found for story in stories if (found := value(story)) is not None]
-            cells.append(mean_sd(values, digits).replace("-", "−") if values else "")
+            words = mean_sd(values, digits).replace("-", "−") if values else ""
+            cells.append(f'<span class="number">{words}</span>')
         rows.append(cells)
     return _table(["group", "runs", *columns], rows)
 

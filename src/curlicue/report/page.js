@@ -27,7 +27,7 @@ function themed(layout) {
   const look = {
     autosize: true, uirevision: "kept", paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: "system-ui, sans-serif", size: 12, color: colour("ink") },
-    margin: { l: narrow ? 36 : 52, r: 12, t: layout.annotations?.length ? 36 : 8, b: 44 },
+    margin: { l: narrow ? 36 : 52, r: 12, t: layout.annotations?.length ? 42 : 8, b: 44 },
     hoverlabel: { bgcolor: colour("card"), bordercolor: colour("line"), font: { color: colour("ink") } },
     ...structuredClone(layout),
   };

@@ -260,14 +260,39 @@ def _check_arrays(story: Story) -> None:
 
 def grouped(stories: list[Story]) -> dict[str, list[Story]]:
     """Runs that differ in nothing but the seed, under what tells them from the others."""
-    by_settings: dict[tuple[tuple[str, str], ...], list[Story]] = {}
+    groups: dict[tuple[tuple[str, str], ...], list[Story]] = {}
     for story in stories:
-        by_settings.setdefault(tuple(sorted(settings(story).items())), []).append(story)
-    same = set.intersection(*(set(key) for key in by_settings))
-    names = [_named(dict(key), dict(set(key) - same), stories[0]) for key in by_settings]
-    if len(set(names)) < len(names):
-        names = [f"{chr(ord('A') + n)}: {name}" for n, name in enumerate(names)]
-    return dict(zip(names, by_settings.values(), strict=True))
+        groups.setdefault(tuple(sorted(settings(story).items())), []).append(story)
+    return dict(zip(_names([settings(some[0]) for some in groups.values()]), groups.values(), strict=True))
+
+
+def _names(each: list[dict[str, str]]) -> list[str]:
+    """As few settings as tell all apart, in the order of the configuration."""
+    if len(each) == 1:
+        return [each[0].get("dataset", "all")]
+    order = list(dict.fromkeys(key.split(".")[0] for some in each for key in some))
+    names = [""] * len(each)
+    for key in sorted({key for some in each for key in some}, key=lambda key: (order.index(key.split(".")[0]), key)):
+        values = [_value(some, key) for some in each]
+        if len(set(values)) == 1:
+            continue
+        words = key.removesuffix(".type").split(".")[-1]
+        names = [_joined(name, words, value) for name, value in zip(names, values, strict=True)]
+        if all(names) and len(set(names)) == len(names):
+            break
+    return names
+
+
+def _value(settings: dict[str, str], key: str) -> str | None:
+    """Where others have none of it, to have any is a value."""
+    has = any(name.startswith(f"{key}.") for name in settings)
+    return settings.get(key, "yes" if has else None)
+
+
+def _joined(name: str, words: str, value: str | None) -> str:
+    if value is None:
+        return name
+    return f"{name}, {words} {value}" if name else f"{words} {value}"
 
 
 def settings(story: Story) -> dict[str, str]:
@@ -297,15 +322,8 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _named(whole: dict[str, str], different: dict[str, str], some: Story, most: int = 2) -> str:
-    if not different:
-        return whole.get("dataset", some.name)
-    shown = [f"{name.removesuffix('.type').split('.')[-1]} {value}" for name, value in sorted(different.items())]
-    more = [f"and {len(shown) - most} more"] if len(shown) > most else []
-    return ", ".join(shown[:most] + more)
-
-
 def mean_sd(values: list[float], digits: int) -> str:
     """Mean ± standard deviation; a single value as it is."""
-    mean = f"{statistics.fmean(values):,.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):,.{digits}f}"
+    if len(values) == 1:
+        return f"{values[0]:,}" if isinstance(values[0], int) else f"{values[0]:,.{digits}f}"
+    return f"{statistics.fmean(values):,.{digits}f} ± {statistics.stdev(values):,.{digits}f}"
