@@ -107,7 +107,7 @@ POINTS = "document.querySelector('#chart-latent').data[0]"
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_chart_is_drawn_within_the_page_and_nothing_goes_wrong(browser, pages, kind, width, scheme):
     browser.show(pages[kind], width, scheme)
-    assert browser.ask("document.documentElement.scrollWidth") == width
+    assert browser.ask("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     assert browser.ask(
         "[...document.querySelectorAll('.chart')].every(c => c.querySelector('.main-svg').clientHeight > 100)"
     )
