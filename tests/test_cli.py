@@ -72,7 +72,7 @@ OPTIONS = {
     "data": {"data_dir"},
     "result": {"out"},
     "report": {"out"},
-    "watch": {"port", "open", "no-open"},
+    "watch": {"port", "open"},
     "reproduce": {"list", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
 }
 

@@ -62,6 +62,13 @@ function median(values) {
   return values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 }
 
+function middle(members, view) { // the member nearest to their median, which may itself lie where there is none
+  const x = median(members.map((n) => view.x[n]));
+  const y = median(members.map((n) => view.y[n]));
+  const far = (n) => (view.x[n] - x) ** 2 + (view.y[n] - y) ** 2;
+  return members.reduce((best, n) => (far(n) < far(best) ? n : best));
+}
+
 function drawLatent(place, figure) {
   const latent = figure.latent;
   const view = latent.views[Math.min(currentView(), latent.views.length - 1)];
@@ -81,9 +88,9 @@ function drawLatent(place, figure) {
     },
   };
   const annotations = groups.filter((g) => !faded(g)).map((g) => {
-    const members = group.flatMap((other, n) => (other === g ? [n] : []));
+    const n = middle(group.flatMap((other, place) => (other === g ? [place] : [])), view);
     return {
-      x: median(members.map((n) => view.x[n])), y: median(members.map((n) => view.y[n])), text: `<b>${named(g)}</b>`,
+      x: view.x[n], y: view.y[n], text: `<b>${named(g)}</b>`,
       showarrow: false, bgcolor: colour("card"), opacity: 0.85, borderpad: 2, font: { size: 12 },
     };
   });
