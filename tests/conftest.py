@@ -13,6 +13,7 @@ from curlicue.learn.learner import Learner
 from curlicue.model.likelihood import GaussianNoise
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng, named_generator
+from written import write_run
 
 N_X = 6  # features of x
 
@@ -69,6 +70,12 @@ def as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     torch.set_num_threads(threads)
     torch.set_flush_denormal(False)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """A run directory as a run would write it, without a run."""
+    return lambda name="run", **how: write_run(tmp_path / name, **how)
 
 
 class Answer:

@@ -71,6 +71,8 @@ OPTIONS = {
     "demo": {"out"},
     "data": {"data_dir"},
     "result": {"out"},
+    "report": {"out"},
+    "watch": {"port", "open"},
     "reproduce": {"list", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
 }
 
@@ -553,6 +555,7 @@ def test_a_run_has_a_place_of_its_own_by_default(command, tmp_path):
 def test_the_demo_is_the_digits(command, tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr(train, "train", lambda settings, out: seen.append((settings, out)))
+    monkeypatch.setattr(train, "report", lambda runs: None)
     assert command("demo").code == command("demo", "--out", "here").code == 0
     assert seen == [(Settings(preset="digits"), Path("runs/demo")), (Settings(preset="digits"), Path("here"))]
 

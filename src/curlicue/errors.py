@@ -15,3 +15,7 @@ class DataError(CurlicueError, ValueError):
 
 class RunError(CurlicueError):
     """A run directory or checkpoint that cannot be used as asked."""
+
+
+class MissingExtraError(CurlicueError):
+    """An optional package that is not installed."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import tyro
 
-from curlicue.cli import console, model, paper, train
+from curlicue.cli import console, model, paper, report, train
 from curlicue.cli.train import Settings, configure
 from curlicue.errors import CurlicueError
 from curlicue.version import __version__
@@ -24,6 +24,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "demo": train.demo,
     "data": train.data,
     "result": train.result,
+    "report": report.report,
+    "watch": report.watch,
     "reproduce": paper.reproduce_paper,
 }
 BROKEN_PIPE = 141  # what a shell reports of a program that was ended by one

@@ -17,6 +17,7 @@ from tyro.conf import OmitArgPrefixes, Positional
 from curlicue.cli import console
 from curlicue.cli.board import Board, require_tensorboard
 from curlicue.cli.console import Given
+from curlicue.cli.report import report
 from curlicue.config import (
     PRESETS,
     AtChange,
@@ -37,7 +38,7 @@ from curlicue.config import (
     from_json,
     in_steps,
 )
-from curlicue.errors import ConfigError
+from curlicue.errors import ConfigError, MissingExtraError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
 from curlicue.learn.events import ComponentBorn, StepTaken
 from curlicue.records import RunDirectory, environment, write_atomically
@@ -161,12 +162,17 @@ def _refuse(settings: Settings, out: Path | None) -> None:
 
 
 def demo(out: Given[Path] = None) -> None:
-    """A minute's run on scikit-learn's digits, one class after the other, without labels.
+    """A minute's run on scikit-learn's digits, one class after the other, without labels; and a page that shows it.
 
     Args:
         out: the run directory (default: a new one under runs/)
     """
-    train(Settings(preset="digits"), out=out or _fresh(Path("runs/demo")))
+    path = out or _fresh(Path("runs/demo"))
+    train(Settings(preset="digits"), out=path)
+    try:
+        report((path,))
+    except MissingExtraError as error:  # the run is whole without
+        console.say(str(error))
 
 
 def data(names: Positional[tuple[str, ...]] = (), /, data_dir: Given[Path] = None) -> None:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from curlicue.records import Json, RunDirectory
-from curlicue.report.latent import Places, maps
+from curlicue.report.latent import Projector
+from curlicue.report.story import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
-Array = np.ndarray[Any, np.dtype[Any]]
 MAP = "cividis"  # alike for all eyes, and in grey
 FAINT = "#dddddd"
 LABELLED = 0.01  # share of the samples from which on a kind's number is shown
@@ -70,7 +70,12 @@ def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
 
 def changes(result: Json) -> list[float]:
     """The steps at which the stream goes on to its next classes, with the first and the last step."""
-    scenario, steps, C = result["config"]["scenario"], result["config"]["steps"], len(result["result"]["classes"])
+    return boundaries(result["config"], len(result["result"]["classes"]))
+
+
+def boundaries(config: Json, C: int) -> list[float]:
+    """The same, of settings and a number of classes."""
+    scenario, steps = config["scenario"], config["steps"]
     tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
     return [steps * task / tasks for task in range(tasks + 1)]
 
@@ -209,7 +214,7 @@ def latent_maps(all_axes: Sequence[Sequence[Axes]], directory: RunDirectory, ste
     """The latent space at some steps: above, samples coloured by class; below, by component."""
     labels = directory.view("rows")["labels"]
     views = {t: directory.view(t) for t in directory.view_steps}
-    places = dict(zip(views, maps(view["z"] for view in views.values()), strict=True))
+    places = dict(zip(views, Projector().project(view["z"] for view in views.values()), strict=True))
     for column, t in enumerate(steps):
         for axes, kinds in zip((row[column] for row in all_axes), (labels, views[t]["y"]), strict=True):
             scatter(axes, places[t], kinds)
@@ -218,7 +223,7 @@ def latent_maps(all_axes: Sequence[Sequence[Axes]], directory: RunDirectory, ste
         row[0].set_ylabel(name)
 
 
-def scatter(axes: Axes, places: Places, kinds: Array) -> None:
+def scatter(axes: Axes, places: Array, kinds: Array) -> None:
     """Samples coloured by kind; colours come again, so each kind's number stands in its midst."""
     from matplotlib.patheffects import withStroke
 

@@ -1,0 +1,59 @@
+"""Runs to look at: report, watch."""
+
+from __future__ import annotations
+
+import shlex
+import time
+import webbrowser
+from pathlib import Path
+
+from tyro.conf import Positional
+
+from curlicue.cli import console
+from curlicue.cli.console import Given
+from curlicue.errors import ConfigError
+from curlicue.records import RunDirectory
+from curlicue.report.html import write_page
+from curlicue.report.live import Live
+
+PAGE = "report.html"
+LOOK_EVERY = 1.0  # seconds
+LAST_LOOK = 30.0  # seconds in which the page of a finished run can still be fetched
+PORTS = 65_535
+
+
+def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None) -> None:
+    """Write one HTML page: the story of a run, or several runs compared. It opens anywhere, without a network.
+
+    Args:
+        runs: run directories; those that differ only in their seeds are put together
+        out: the page (default: report.html in the run directory; of several runs, here)
+    """
+    if not runs:
+        raise ConfigError("Say which run. Run directories are under runs/ unless you chose otherwise.")
+    page = out or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
+    size = write_page(runs, page)
+    console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
+
+
+def watch(run: Positional[Path], /, port: int = 0, open: bool = False) -> None:
+    """Show the page of a run while it goes on, on this machine only; it ends with the run, or with Ctrl-C.
+
+    Args:
+        run: a run directory
+        port: of the address (0: one that is free)
+        open: also open the page in the browser
+    """
+    if not 0 <= port <= PORTS:
+        raise ConfigError(f"--port must be an int in the range [0, {PORTS}]. Got {port} instead.")
+    RunDirectory.open(run)
+    with Live(run, port) as live:
+        console.show(f"Watching {run} at {live.address} (Ctrl-C ends it)")
+        if open:
+            webbrowser.open(live.address)
+        while not live.finished:
+            time.sleep(max(LOOK_EVERY, 4 * live.seconds))  # most of the time is the run's
+            live.update()
+        console.show("The run has finished.")
+        live.last_look(LAST_LOOK)
+    console.show(f"Write the page to a file with: curlicue report {shlex.quote(str(run))}")

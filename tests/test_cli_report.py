@@ -1,0 +1,321 @@
+"""report and watch."""
+
+import builtins
+import functools
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from curlicue.cli import report, train
+from curlicue.records import RunDirectory
+from curlicue.report import html, latent, live
+from curlicue.report.live import Live
+from written import STEPS, write_end, write_steps, write_view
+
+pytestmark = pytest.mark.usefixtures("as_before")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No t-SNE, and no time to lose."""
+    monkeypatch.setattr(latent, "_project", lambda z, before: z[:, :2])
+    monkeypatch.setattr(report, "LOOK_EVERY", 0.02)
+    monkeypatch.setattr(live, "OTHERS", 0.0)
+
+
+@pytest.fixture
+def no_plotly(monkeypatch) -> Iterator[None]:
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:
+        if name.startswith("plotly"):
+            raise ImportError(name)
+        return real(name, *rest)
+
+    html.plotly_js.cache_clear()
+    monkeypatch.setattr(builtins, "__import__", without)
+    yield
+    html.plotly_js.cache_clear()
+
+
+NEEDS_PLOTLY = "The page needs plotly. Install it: pip install 'curlicue[report]'\n"
+
+# -- report -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_of_a_run_lies_in_its_directory(command, make_run):
+    path = make_run("a run [b]")  # no markup
+    answer = command("report", path)
+    written = path / "report.html"
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out == f"{written}: {written.stat().st_size / 1e6:.1f} MB. Open it in a browser.\n"
+    assert written.read_text().startswith("<!doctype html>")
+    assert written.stat().st_size < 6e6
+
+
+def test_a_report_goes_where_it_is_told(command, make_run, tmp_path):
+    assert command("report", make_run(), "--out", tmp_path / "new" / "page.html").code == 0
+    assert (tmp_path / "new" / "page.html").is_file()
+    assert not (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_report_of_several_runs_lies_here(command, make_run, tmp_path):
+    assert command("report", make_run("a"), make_run("b", seed=1)).code == 0
+    assert "<title>2 runs</title>" in (tmp_path / "report.html").read_text()
+
+
+def test_the_same_run_gives_the_same_page(command, make_run, tmp_path):
+    path = make_run()
+    for name in ("a", "b"):
+        command("report", path, "--out", f"{name}.html")
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_no_run_no_report(command):
+    answer = command("report")
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith("curlicue: Say which run.")
+
+
+@pytest.mark.parametrize("name", ["report", "watch"])
+def test_a_folder_that_is_no_run_has_no_page(command, tmp_path, name):
+    answer = command(name, tmp_path)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err == (
+        f"curlicue: {tmp_path} is not a run directory (it has no config.json). Start a run with: curlicue train\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["report", "watch"])
+def test_a_damaged_run_has_no_page(command, make_run, name, monkeypatch):
+    monkeypatch.setattr(live, "PATIENCE", 0.1)
+    path = make_run()
+    (path / "metrics.jsonl").write_text("{")
+    answer = command(name, path)
+    assert (answer.code, answer.out) == (1, "")
+    assert answer.err.startswith(f"curlicue: {path}/metrics.jsonl is damaged (")
+    assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["report", "watch"])
+def test_without_plotly_one_line_says_how_to_get_it(command, make_run, no_plotly, name):
+    path = make_run()
+    answer = command(name, path)
+    assert (answer.code, answer.out, answer.err) == (1, "", f"curlicue: {NEEDS_PLOTLY}")
+    assert not (path / "report.html").exists()
+
+
+def test_the_demo_ends_with_its_page(command, make_run, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda settings, out: None)
+    path = make_run()
+    answer = command("demo", "--out", path)
+    assert answer.code == 0
+    assert answer.out.startswith(f"{path}/report.html: ")
+
+
+def test_without_plotly_the_demo_ends_well(command, make_run, no_plotly, monkeypatch):
+    monkeypatch.setattr(train, "train", lambda settings, out: None)
+    answer = command("demo", "--out", make_run())
+    assert (answer.code, answer.out, answer.err) == (0, "", NEEDS_PLOTLY)
+
+
+# -- watch ------------------------------------------------------------------------------------------------------------
+
+
+def get(address: str, **headers: str) -> tuple[int, bytes]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, headers=headers), timeout=30) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read()
+
+
+def state(address: str, after: int = 0) -> Any:
+    code, contents = get(f"{address}state?after={after}")
+    return json.loads(contents) if code == 200 else code
+
+
+def goes_on(path: Path, t: int) -> None:
+    rng = np.random.default_rng(t)
+    write_steps(RunDirectory.open(path), rng, t, 12)
+    write_view(RunDirectory.open(path), rng, t, 30, 12)
+
+
+def ends(path: Path) -> None:
+    for t in (300, STEPS):
+        goes_on(path, t)
+    write_end(RunDirectory.open(path), RunDirectory.open(path).view("rows")["labels"])
+
+
+def test_the_page_of_a_run_is_served_on_this_machine_only(make_run):
+    with Live(make_run(until=200)) as watched:
+        assert watched.address.startswith("http://127.0.0.1:")
+        assert watched.server.server_address[0] == "127.0.0.1"
+        code, page = get(watched.address)
+        assert code == 200
+        assert b"step 200 of 400" in page
+        assert b'<body data-live="1">' in page
+
+
+@pytest.mark.parametrize(
+    "path", ["config.json", "checkpoint.safetensors", "../config.json", "%2e%2e/config.json", "//etc/passwd", "state/"]
+)
+def test_no_file_can_be_had(make_run, path):
+    with Live(make_run(until=200)) as watched:
+        assert get(watched.address + path) == (404, b"")
+
+
+def test_a_page_of_another_name_gets_nothing(make_run):
+    with Live(make_run(until=200)) as watched:
+        assert get(watched.address, Host="evil.example") == (403, b"")
+        assert get(f"{watched.address}state", Host=f"evil.example:{watched.server.server_port}")[0] == 403
+        assert get(watched.address, Host=f"localhost:{watched.server.server_port}")[0] == 200
+
+
+def test_only_what_has_changed_is_sent(make_run):
+    path = make_run(until=100)
+    with Live(path) as watched:
+        first = state(watched.address)
+        assert list(first["sections"]) == first["order"]
+        assert (first["version"], first["finished"]) == (1, False)
+        assert state(watched.address, after=1) == 204
+        goes_on(path, 200)
+        assert state(watched.address, after=1) == 204
+        watched.update()
+        second = state(watched.address, after=1)
+        assert second["version"] == 2
+        assert "made" not in second["sections"]
+        assert {"headline", "latent", "dreams", "components", "births"} <= second["sections"].keys()
+        assert "births" in second["order"]
+        assert "births" not in first["order"]
+        assert {"curves", "latent"} <= second["figures"].keys()
+        assert state(watched.address, after="nonsense")["version"] == 2
+
+
+def test_nothing_is_done_where_nothing_is_new(make_run, monkeypatch):
+    path, reads = make_run(until=200), []
+    read = live.read
+    monkeypatch.setattr(live, "read", lambda path: reads.append(path) or read(path))
+    with Live(path) as watched:
+        watched.update()
+        watched.update()
+        assert len(reads) == watched.version == 1
+
+
+def test_views_are_projected_once(make_run, monkeypatch):
+    path, projected = make_run(until=100), []
+    monkeypatch.setattr(latent, "_project", lambda z, before: projected.append(len(z)) or z[:, :2])
+    with Live(path) as watched:
+        for t in (200, 300):
+            goes_on(path, t)
+            watched.update()
+    assert len(projected) == 3
+
+
+def test_a_line_that_is_being_written_is_waited_for(make_run, monkeypatch):
+    path = make_run(until=200)
+    whole = (path / "metrics.jsonl").read_text()
+    with Live(path) as watched:
+        (path / "metrics.jsonl").write_text(whole + '{"t": 30')
+        watched.update()
+        assert watched.version == 1
+        (path / "metrics.jsonl").write_text(whole + '{"t": 300, "K": 3}\n')
+        watched.update()
+        assert watched.version == 2
+
+
+def wait_for(condition: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + 60
+    while not (found := condition()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return found
+
+
+def test_watching_ends_with_the_run_when_its_last_state_was_fetched(command, make_run, monkeypatch):
+    path, addresses, fetched = make_run(until=200), [], []
+    monkeypatch.setattr(report, "LAST_LOOK", 60.0)
+    monkeypatch.setattr(report.webbrowser, "open", addresses.append)
+
+    def reader() -> None:
+        (address,) = wait_for(lambda: addresses)
+        version = state(address)["version"]
+        ends(path)
+        fetched.append(
+            wait_for(lambda: isinstance(last := state(address, version), dict) and last["finished"] and last)
+        )
+
+    thread = threading.Thread(target=reader)
+    thread.start()
+    answer = command("watch", path, "--open")
+    thread.join()
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.splitlines() == [
+        f"Watching {path} at {addresses[0]} (Ctrl-C ends it)",
+        "The run has finished.",
+        f"Write the page to a file with: curlicue report {path}",
+    ]
+    assert "has not finished" not in fetched[0]["sections"]["headline"]
+    with pytest.raises(OSError, match="refused"):
+        get(addresses[0])
+
+
+def test_the_last_page_is_that_of_the_report(command, make_run, monkeypatch):
+    path = make_run()
+    command("report", path)
+    with Live(path) as watched:
+        assert watched.finished
+        assert get(watched.address)[1] == (path / "report.html").read_bytes()
+        assert watched.fetched.is_set()
+
+
+def test_nobody_has_to_look(command, make_run, monkeypatch):
+    monkeypatch.setattr(report, "LAST_LOOK", 0.1)
+    monkeypatch.setattr(report.webbrowser, "open", lambda address: pytest.fail("opened a browser"))
+    answer = command("watch", make_run())
+    assert answer.code == 0
+    assert "The run has finished." in answer.out
+
+
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_port_that_cannot_be_is_refused(command, make_run, port):
+    answer = command("watch", make_run(), "--port", port)
+    assert answer.err == f"curlicue: --port must be an int in the range [0, 65535]. Got {port} instead.\n"
+    assert answer.code == 1
+
+
+def test_a_port_that_is_taken_is_one_line_of_error(command, make_run):
+    path = make_run(until=200)
+    with Live(path) as watched:
+        answer = command("watch", path, "--port", watched.server.server_port)
+    assert answer.code == 1
+    assert "Address already in use" in answer.err
+    assert answer.err.count("\n") == 1
+
+
+def test_an_interrupt_ends_it_at_once(make_run):
+    path = make_run(until=200)
+    shutil.rmtree(path / "views")  # nothing to project
+    words = [sys.executable, "-u", "-m", "curlicue", "watch", str(path)]
+    usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, preexec_fn=usual, **pipes) as process:
+        try:
+            assert process.stdout.readline().startswith(f"Watching {path} at http://127.0.0.1:")
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, err) == (130, "")
