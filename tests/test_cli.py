@@ -71,7 +71,7 @@ OPTIONS = {
     "demo": {"out"},
     "data": {"data_dir"},
     "result": {"out"},
-    "report": {"out"},
+    "report": {"out", "figures"},
     "watch": {"port", "open"},
     "reproduce": {"list", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
 }

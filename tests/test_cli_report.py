@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curlicue.cli import report, train
+from curlicue.cli import main, report, train
 from curlicue.records import RunDirectory
 from curlicue.report import html, latent, live
 from curlicue.report.live import Live
@@ -50,6 +50,14 @@ def no_plotly(monkeypatch) -> Iterator[None]:
     html.plotly_js.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def finished_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real run, a short one."""
+    path = tmp_path_factory.mktemp("finished") / "digits"
+    main(["train", "--preset", "digits", "--steps", "60", "--n-z", "2", "--threads", "1", "--out", str(path)])
+    return path
+
+
 NEEDS_PLOTLY = "The page needs plotly. Install it: pip install 'curlicue[report]'\n"
 
 # -- report -----------------------------------------------------------------------------------------------------------
@@ -74,6 +82,32 @@ def test_a_report_goes_where_it_is_told(command, make_run, tmp_path):
 def test_a_report_of_several_runs_lies_here(command, make_run, tmp_path):
     assert command("report", make_run("a"), make_run("b", seed=1)).code == 0
     assert "<title>2 runs</title>" in (tmp_path / "report.html").read_text()
+
+
+def test_figures_for_print_go_to_a_folder_of_their_own(command, finished_digits, tmp_path):
+    answer = command("report", finished_digits, "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
+    assert (answer.code, answer.err) == (0, "")
+    names = ["accuracy", "classes", "confusion", "posterior", "latent", "dreams"]
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")} <= found
+    assert answer.out.splitlines()[1].startswith(f"{tmp_path / 'figures'}: accuracy, classes, confusion, posterior")
+
+
+def test_figures_of_several_runs_lie_apart(command, finished_digits, tmp_path):
+    other = Path(shutil.copytree(finished_digits, tmp_path / "other"))
+    assert command("report", finished_digits, other, "--figures", tmp_path / "figures").code == 0
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {finished_digits.name, "other"}
+
+
+def test_an_unfinished_run_has_a_page_but_no_figures_yet(command, make_run, tmp_path):
+    path = make_run(until=200)
+    answer = command("report", path, "--figures", tmp_path / "figures")
+    assert answer.code == 1
+    assert (
+        answer.err
+        == f"curlicue: {path}/result.json is missing: the run has not got so far. Go on with it: --resume {path}\n"
+    )
+    assert (path / "report.html").is_file()
 
 
 def test_the_same_run_gives_the_same_page(command, make_run, tmp_path):

@@ -33,7 +33,8 @@ import numpy.typing as npt
 from curlicue.errors import RunError
 
 Json = dict[str, Any]
-Arrays = Mapping[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Arrays = Mapping[str, Array]
 LOGS = ("events.jsonl", "metrics.jsonl")
 
 
@@ -140,7 +141,7 @@ class RunDirectory:
         np.savez_compressed(packed, allow_pickle=False, **half)
         write_atomically(self._view(name), packed.getvalue())
 
-    def view(self, name: int | str) -> dict[str, npt.NDArray[Any]]:
+    def view(self, name: int | str) -> dict[str, Array]:
         """What `write_view` wrote."""
         return _loaded(self._view(name))
 
@@ -181,12 +182,12 @@ class RunDirectory:
             path.unlink()
 
 
-def _half(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _half(array: Array) -> Array:
     most = np.finfo(np.float16).max
     return array.clip(-most, most).astype(np.float16) if np.issubdtype(array.dtype, np.floating) else array
 
 
-def _loaded(path: Path) -> dict[str, npt.NDArray[Any]]:
+def _loaded(path: Path) -> dict[str, Array]:
     """The arrays of a .npz file, or the one of a .npy file under the name ""."""
     try:
         with path.open("rb") as file:

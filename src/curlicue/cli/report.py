@@ -12,7 +12,9 @@ from tyro.conf import Positional
 from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
+from curlicue.experiments.run import summary
 from curlicue.records import RunDirectory
+from curlicue.report.figures import write as write_figures
 from curlicue.report.html import write_page
 from curlicue.report.live import Live
 
@@ -22,18 +24,25 @@ LAST_LOOK = 30.0  # seconds in which the page of a finished run can still be fet
 PORTS = 65_535
 
 
-def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None) -> None:
+def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figures: Given[Path] = None) -> None:
     """Write one HTML page: the story of a run, or several runs compared. It opens anywhere, without a network.
 
     Args:
         runs: run directories; those that differ only in their seeds are put together
         out: the page (default: report.html in the run directory; of several runs, here)
+        figures: a folder for figures too, as PNG, SVG and PDF, for print; of several runs, a folder in it for each
     """
     if not runs:
         raise ConfigError("Say which run. Run directories are under runs/ unless you chose otherwise.")
     page = out or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
     size = write_page(runs, page)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
+    if figures is not None:
+        for run in runs:
+            folder = figures if len(runs) == 1 else figures / run.resolve().name
+            directory = RunDirectory.open(run)
+            names = write_figures(directory, summary(directory), folder)
+            console.show(f"{folder}: {', '.join(names)} as PNG, SVG and PDF")
 
 
 def watch(run: Positional[Path], /, port: int = 0, open: bool = False) -> None:

@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from curlicue.records import Json
+from curlicue.records import Array, Json
 from curlicue.report.figures import COLOURS, MAP
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import Array, Story
+from curlicue.report.story import Story
 
 BIRTH, SNAPSHOT, CHANGE = COLOURS[1], COLOURS[2], "rgba(128,128,128,0.35)"
 NAMED = 15  # as many spans of classes as have room for their names

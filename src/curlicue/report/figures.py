@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from curlicue.records import Json, RunDirectory
+from curlicue.errors import MissingExtraError
+from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.latent import Projector
-from curlicue.report.story import Array
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +28,11 @@ LABELLED = 0.01  # share of the samples from which on a kind's number is shown
 @contextmanager
 def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Figure]:
     """A figure of so many inches, written to `path` (its ending says how) when it is drawn, and with other endings."""
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
+    try:
+        import matplotlib as mpl
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("Figures need matplotlib. Install it: pip install 'curlicue[report]'") from None
 
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
         drawn = Figure(figsize=(width, height), dpi=200, layout="constrained")

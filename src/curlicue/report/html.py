@@ -14,11 +14,11 @@ from string import Template
 import numpy as np
 
 from curlicue.errors import MissingExtraError
-from curlicue.records import Json, write_atomically
+from curlicue.records import Array, Json, write_atomically
 from curlicue.report import charts
 from curlicue.report.latent import Projector
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import Array, Life, Story, flat, grouped, mean_sd, read, settings
+from curlicue.report.story import Life, Story, flat, grouped, mean_sd, read, settings
 
 DREAMS, NEAREST = 8, 8  # pictures of a component in the table
 DREAMS_IN_VIEW = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from curlicue.report.story import Array
+from curlicue.records import Array
 
 PERPLEXITY = 30.0
 FIRST, NEXT = 500, 300  # iterations of t-SNE: from nothing, and from the view before

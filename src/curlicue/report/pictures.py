@@ -10,7 +10,8 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from curlicue.report.story import Array, Story
+from curlicue.records import Array
+from curlicue.report.story import Story
 
 POINTS = 80  # of a line; more features are put together
 WIDTH, HEIGHT = 160, 48  # of a picture of lines

@@ -8,16 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from curlicue.errors import RunError
-from curlicue.records import Json, RunDirectory
+from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.figures import boundaries
 
-Array = npt.NDArray[Any]
 NEEDED = {"ComponentBorn": ("component", "parent"), "StepsTaken": ("n",)}
 
 
