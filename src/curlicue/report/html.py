@@ -208,9 +208,9 @@ def _latent(made: Page, story: Story, pictures: Pictures, projector: Projector) 
     if not story.views:
         return
     places = projector.project(view["z"] for view in story.views.values())
-    colours = ["class"] if story.labels is not None else []
-    buttons = "".join(f'<button type="button" data-colour="{name}">{name}</button>' for name in (*colours, "component"))
+    buttons = "".join(f'<button type="button" data-colour="{name}">{name}</button>' for name in ("class", "component"))
     choice = f'<span class="choice" role="group" aria-label="Colour by">Colour by {buttons}</span>'
+    choice = choice if story.labels is not None else ""
     chart = made.chart("latent", charts.latent(story, places, pictures), "The test samples in latent space, by t-SNE")
     box = f'<div class="latent">{chart}<div class="sample" aria-live="polite" hidden></div></div>'
     n = len(places[0])
