@@ -141,7 +141,8 @@ def _numbers(story: Story) -> list[tuple[str, str, str]]:
     """Name, value and meaning of the numbers that matter most, as far as there are any."""
     scores, found = story.scores, []
     used = scores.get("n_used")
-    found.append(("Components", str(scores.get("K", story.K)), "K" if used is None else f"K, of which {used} are used"))
+    K = scores.get("K", story.K) if story.finished else story.K  # births are told before they are scored
+    found.append(("Components", str(K), "K" if used is None else f"K, of which {used} are used"))
     if scores.get("cluster_accuracy") is not None:
         why = "of test samples have the most frequent class of their component"
         found.append(("Cluster accuracy", f"{100 * scores['cluster_accuracy']:.1f} %", why))
