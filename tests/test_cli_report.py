@@ -1,7 +1,6 @@
 """report and watch."""
 
 import builtins
-import functools
 import json
 import shutil
 import signal
@@ -342,10 +341,10 @@ def test_a_port_that_is_taken_is_one_line_of_error(command, make_run):
 def test_an_interrupt_ends_it_at_once(make_run):
     path = make_run(until=200)
     shutil.rmtree(path / "views")  # nothing to project
-    words = [sys.executable, "-u", "-m", "curlicue", "watch", str(path)]
-    usual = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # also where tests run in the background
+    usual = "import signal; signal.signal(2, signal.default_int_handler)"  # also where tests run in the background
+    words = [sys.executable, "-u", "-c", f"{usual}; from curlicue.cli import main; main()", "watch", str(path)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, preexec_fn=usual, **pipes) as process:
+    with subprocess.Popen(words, **pipes) as process:
         try:
             assert process.stdout.readline().startswith(f"Watching {path} at http://127.0.0.1:")
             process.send_signal(signal.SIGINT)

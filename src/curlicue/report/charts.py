@@ -76,13 +76,13 @@ def _growth(story: Story) -> Json:
         t.append(line["t"])
         K.append(line["component"] + 1)
         told.append(f"component {line['component']} is born from {line['parent']}")
-    t, K, told = [*t, story.t], [*K, K[-1]], [*told, ""]
+    t, K, told = [*t, story.t], [*K, K[-1]], [*told, "now"]
     trace = _trace(t, K, COLOURS[3], "components K")
     trace |= {
         "mode": "lines+markers",
         "showlegend": False,
         "text": told,
-        "hovertemplate": "K %{y} %{text}<extra></extra>",
+        "hovertemplate": "K %{y}: %{text}<extra></extra>",
     }
     sizes = [0, *[6] * len(story.births), 0]
     return trace | {"line": {"shape": "hv", "color": COLOURS[3], "width": 2}, "marker": {"size": sizes}}

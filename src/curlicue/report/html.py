@@ -141,7 +141,8 @@ def _numbers(story: Story) -> list[tuple[str, str, str]]:
     """Name, value and meaning of the numbers that matter most, as far as there are any."""
     scores, found = story.scores, []
     used = scores.get("n_used")
-    found.append(("Components", str(scores.get("K", story.K)), "K" if used is None else f"K, of which {used} are used"))
+    K = scores.get("K", story.K) if story.finished else story.K  # births are told before they are scored
+    found.append(("Components", str(K), "K" if used is None else f"K, of which {used} are used"))
     if scores.get("cluster_accuracy") is not None:
         why = "of test samples have the most frequent class of their component"
         found.append(("Cluster accuracy", f"{100 * scores['cluster_accuracy']:.1f} %", why))
@@ -208,9 +209,9 @@ def _latent(made: Page, story: Story, pictures: Pictures, projector: Projector) 
     if not story.views:
         return
     places = projector.project(view["z"] for view in story.views.values())
-    colours = ["class"] if story.labels is not None else []
-    buttons = "".join(f'<button type="button" data-colour="{name}">{name}</button>' for name in (*colours, "component"))
+    buttons = "".join(f'<button type="button" data-colour="{name}">{name}</button>' for name in ("class", "component"))
     choice = f'<span class="choice" role="group" aria-label="Colour by">Colour by {buttons}</span>'
+    choice = choice if story.labels is not None else ""
     chart = made.chart("latent", charts.latent(story, places, pictures), "The test samples in latent space, by t-SNE")
     box = f'<div class="latent">{chart}<div class="sample" aria-live="polite" hidden></div></div>'
     n = len(places[0])
