@@ -92,10 +92,12 @@ def test_figures_for_print_go_to_a_folder_of_their_own(command, finished_digits,
     assert answer.out.splitlines()[1].startswith(f"{tmp_path / 'figures'}: accuracy, classes, confusion, posterior")
 
 
-def test_figures_of_several_runs_lie_apart(command, finished_digits, tmp_path):
+def test_figures_of_several_runs_lie_apart_and_those_of_all_together(command, finished_digits, tmp_path):
     other = Path(shutil.copytree(finished_digits, tmp_path / "other"))
     assert command("report", finished_digits, other, "--figures", tmp_path / "figures").code == 0
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == {finished_digits.name, "other"}
+    found = {path.name for path in (tmp_path / "figures").iterdir()}
+    together = {f"{name}.{ending}" for name in ("variants", "posteriors") for ending in ("png", "svg", "pdf")}
+    assert found == {finished_digits.name, "other", *together}
 
 
 def test_an_unfinished_run_has_a_page_but_no_figures_yet(command, make_run, tmp_path):

@@ -173,3 +173,18 @@ def test_samples_that_are_no_images_are_not_drawn_as_such(directory, tmp_path):
     directory.write("data", {"name": "toy", "classes": ["a", "b", "c"], "shape": [6]})
     written = figures.write(directory, result(), tmp_path / "figures")
     assert written == ["accuracy", "classes", "confusion", "posterior", "latent"]
+
+
+def with_threshold(c_new: float | None, seed: int = 0) -> dict:
+    told = result(seed)
+    expansion = None if c_new is None else {"c_new": c_new}
+    return told | {"config": told["config"] | {"learner": {"expansion": expansion}}}
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "names"), [((-20.0, None), []), ((-20.0, -20.0), []), ((-20.0, -9.5), ["c-new"])]
+)
+def test_runs_are_drawn_together_and_against_the_threshold_where_it_differs(tmp_path, thresholds, names):
+    groups = {f"group {place}": [with_threshold(c_new)] for place, c_new in enumerate(thresholds)}
+    assert figures.write_comparison(groups, tmp_path) == ["variants", "posteriors", *names]
+    assert len(list(tmp_path.iterdir())) == 3 * (2 + len(names))

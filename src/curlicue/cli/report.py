@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 import webbrowser
+from collections.abc import Sequence
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -15,8 +16,10 @@ from curlicue.errors import ConfigError
 from curlicue.experiments.run import summary
 from curlicue.records import RunDirectory
 from curlicue.report.figures import write as write_figures
+from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
 from curlicue.report.live import Live
+from curlicue.report.story import grouped, read
 
 PAGE = "report.html"
 LOOK_EVERY = 1.0  # seconds
@@ -30,7 +33,7 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     Args:
         runs: run directories; those that differ only in their seeds are put together
         out: the page (default: report.html in the run directory; of several runs, here)
-        figures: a folder for figures too, as PNG, SVG and PDF, for print; of several runs, a folder in it for each
+        figures: a folder for figures too, as PNG, SVG and PDF, for print; of several runs, also a folder in it for each
     """
     if not runs:
         raise ConfigError("Say which run. Run directories are under runs/ unless you chose otherwise.")
@@ -38,11 +41,23 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     size = write_page(runs, page)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
-        for run in runs:
-            folder = figures if len(runs) == 1 else figures / run.resolve().name
-            directory = RunDirectory.open(run)
-            names = write_figures(directory, summary(directory), folder)
-            console.show(f"{folder}: {', '.join(names)} as PNG, SVG and PDF")
+        _draw(runs, figures)
+
+
+def _draw(runs: Sequence[Path], folder: Path) -> None:
+    """Figures for print: of each run, and of several together."""
+    results = {run: summary(RunDirectory.open(run)) for run in runs}
+    for run, result in results.items():
+        own = folder if len(runs) == 1 else folder / run.resolve().name
+        _tell(own, write_figures(RunDirectory.open(run), result, own))
+    if len(runs) > 1:
+        groups = grouped([read(run) for run in runs])
+        together = {name: [results[story.path] for story in stories] for name, stories in groups.items()}
+        _tell(folder, write_comparison(together, folder))
+
+
+def _tell(folder: Path, names: Sequence[str]) -> None:
+    console.show(f"{folder}: {', '.join(names)} as PNG, SVG and PDF")
 
 
 def watch(run: Positional[Path], /, port: int = 0, open: bool = False) -> None:

@@ -76,6 +76,38 @@ def changes(result: Json) -> list[float]:
     return boundaries(result["config"], len(result["result"]["classes"]))
 
 
+def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list[str]:
+    """Figures of several finished runs, put together by their settings; their names."""
+    painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
+        "variants": (6, 3.6, lambda drawn: accuracy_over_time(drawn.subplots(), groups)),
+        "posteriors": (4.5 * len(groups), 2.6, lambda drawn: _posteriors(drawn, groups)),
+    }
+    by_threshold: dict[str, dict[float, list[Json]]] = {}
+    for result in (each for results in groups.values() for each in results):
+        expansion = result["config"]["learner"]["expansion"]
+        if expansion is not None and expansion["c_new"] is not None:
+            scenario = by_threshold.setdefault(result["config"]["scenario"]["type"], {})
+            scenario.setdefault(expansion["c_new"], []).append(result)
+    if any(len(thresholds) > 1 for thresholds in by_threshold.values()):
+        painters["c-new"] = 9, 2.8, lambda drawn: thresholds(list(drawn.subplots(1, 3)), by_threshold)
+    return _paint(painters, folder)
+
+
+def _posteriors(drawn: Figure, groups: Mapping[str, Sequence[Json]]) -> None:
+    """Of the first seed of each group."""
+    for axes, (name, results) in zip(drawn.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
+        posterior(axes, results[0])
+        axes.set_title(name, fontsize=9)
+
+
+def _paint(painters: Mapping[str, tuple[float, float, Callable[[Figure], None]]], folder: Path) -> list[str]:
+    """Each in every kind of file."""
+    for name, (width, height, paint) in painters.items():
+        with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
+            paint(drawn)
+    return list(painters)
+
+
 def boundaries(config: Json, C: int) -> list[float]:
     """The same, of settings and a number of classes."""
     scenario, steps = config["scenario"], config["steps"]
