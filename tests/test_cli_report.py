@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from curlicue.cli import main, report, train
+from curlicue.errors import RunError
 from curlicue.records import RunDirectory
 from curlicue.report import html, latent, live
 from curlicue.report.live import Live
@@ -137,7 +138,7 @@ def test_a_folder_that_is_no_run_has_no_page(command, tmp_path, name):
 def test_a_damaged_run_has_no_page(command, make_run, name, monkeypatch):
     monkeypatch.setattr(live, "PATIENCE", 0.1)
     path = make_run()
-    (path / "metrics.jsonl").write_text("{")
+    (path / "metrics.jsonl").write_text("{\n")
     answer = command(name, path)
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"curlicue: {path}/metrics.jsonl is damaged (")
@@ -259,16 +260,67 @@ def test_views_are_projected_once(make_run, monkeypatch):
     assert len(projected) == 3
 
 
-def test_a_line_that_is_being_written_is_waited_for(make_run, monkeypatch):
+def test_a_line_that_is_being_written_is_waited_for(make_run):
     path = make_run(until=200)
     whole = (path / "metrics.jsonl").read_text()
     with Live(path) as watched:
+        sections = watched.state(0)["sections"]
         (path / "metrics.jsonl").write_text(whole + '{"t": 30')
         watched.update()
-        assert watched.version == 1
+        assert watched.state(0)["sections"] == sections
         (path / "metrics.jsonl").write_text(whole + '{"t": 300, "K": 3}\n')
         watched.update()
-        assert watched.version == 2
+        assert watched.state(0)["sections"] != sections
+
+
+def test_what_looks_damaged_is_looked_at_again_for_some_seconds_however_long_all_was_well(make_run, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(live.time, "monotonic", lambda: now[0])
+    path = make_run(until=200)
+    whole = (path / "metrics.jsonl").read_text()
+    with Live(path) as watched:
+        now[0] += 10 * live.PATIENCE
+        (path / "metrics.jsonl").write_text(whole + "{\n")
+        watched.update()
+        now[0] += live.PATIENCE
+        watched.update()
+        (path / "metrics.jsonl").write_text(whole)
+        watched.update()
+        (path / "metrics.jsonl").write_text(whole + "{\n")
+        watched.update()
+        now[0] += live.PATIENCE + 1
+        with pytest.raises(RunError, match="damaged"):
+            watched.update()
+
+
+def test_a_port_that_is_taken_is_one_clear_error(command, make_run):
+    path = make_run()
+    with Live(path) as watched:
+        port = watched.server.server_port
+        answer = command("watch", path, "--port", port)
+    assert answer.code == 1
+    told = "Address already in use). Choose another --port, or leave it out.\n"
+    assert answer.err == f"curlicue: Port {port} cannot be had ({told}"
+
+
+def test_a_directory_is_no_page(command, make_run, tmp_path):
+    answer = command("report", make_run(), "--out", tmp_path)
+    assert answer.code == 1
+    assert answer.err == f"curlicue: {tmp_path} is a directory. Give --out a file, such as {tmp_path}/report.html.\n"
+
+
+def test_runs_of_one_name_do_not_share_a_folder_of_figures(command, make_run, tmp_path):
+    runs = make_run("x/r"), make_run("y/r", seed=1)
+    answer = command("report", *runs, "--figures", tmp_path / "figures")
+    assert answer.code == 1
+    assert answer.err.startswith("curlicue: Runs of the same name would share a folder of figures: r, r.")
+    assert not (tmp_path / "figures").exists()
+
+
+def test_a_run_given_twice_is_one_run(command, make_run):
+    path = make_run()
+    assert command("report", path, path).code == 0
+    assert (path / "report.html").is_file()
 
 
 def wait_for(condition: Callable[[], Any]) -> Any:

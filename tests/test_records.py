@@ -141,7 +141,7 @@ def test_a_damaged_file_is_an_error_that_says_where(directory, damaged, seen):
     assert str(error.value) == f"{path} is damaged ({seen}). Start the run anew in another directory."
 
 
-@pytest.mark.parametrize("damaged", [b'{"t": 1}\n{"t": ', b'{"t": 1}\n\x00\x00', b"7\n"])
+@pytest.mark.parametrize("damaged", [b'{"t": 1}\n{"t": \n', b'{"t": 1}\n\x00\x00\n', b"7\n"])
 def test_a_damaged_log_is_an_error_that_says_where(directory, damaged):
     path = directory.path / "events.jsonl"
     path.write_bytes(damaged)
@@ -149,6 +149,13 @@ def test_a_damaged_log_is_an_error_that_says_where(directory, damaged):
         directory.lines("events")
     assert str(error.value).startswith(f"{path} is damaged (")
     assert str(error.value).endswith("). Start the run anew in another directory.")
+
+
+def test_a_line_that_was_not_written_to_its_end_is_not_there_yet(directory):
+    directory.append("events", {"t": 1})
+    with (directory.path / "events.jsonl").open("a") as file:
+        file.write('{"t": ')
+    assert directory.lines("events") == [{"t": 1}]
 
 
 def test_lines_come_back_in_the_order_they_were_appended(directory):

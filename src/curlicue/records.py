@@ -116,10 +116,11 @@ class RunDirectory:
             file.write(json.dumps(finite(line)) + "\n")
 
     def lines(self, log: str) -> list[Json]:
-        """All lines of `log`.jsonl."""
+        """All whole lines of `log`.jsonl; a last one without its end is being written, or its process was killed."""
         path = self.path / f"{log}.jsonl"
         try:
-            return [_object(line) for line in path.read_text().splitlines()]
+            whole, _, _ = path.read_text().rpartition("\n")
+            return [_object(line) for line in whole.splitlines()]
         except (OSError, ValueError) as error:
             raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
 

@@ -188,3 +188,27 @@ def test_runs_are_drawn_together_and_against_the_threshold_where_it_differs(tmp_
     groups = {f"group {place}": [with_threshold(c_new)] for place, c_new in enumerate(thresholds)}
     assert figures.write_comparison(groups, tmp_path) == ["variants", "posteriors", *names]
     assert len(list(tmp_path.iterdir())) == 3 * (2 + len(names))
+
+
+def test_more_groups_than_colours_and_runs_of_any_length_are_all_drawn(axes):
+    runs = {f"group {n}": [result(n)] for n in range(9)}
+    runs["group 8"][0]["config"]["steps"] = 900
+    figures.accuracy_over_time(axes, runs)
+    assert len({(line.get_color(), line.get_linestyle()) for line in axes.lines}) == 9
+    assert axes.get_xlim() == (0, 900)  # and no changes of class are marked, for they differ
+
+
+@pytest.mark.filterwarnings("error")
+def test_many_classes_components_and_births_fit_on_paper(directory, tmp_path):
+    C, K = 50, 100
+    told = result(K=K)
+    told["result"]["classes"] = [f"Alphabet of the people number ${n}" for n in range(C)]
+    told["result"]["confusion"] = np.random.default_rng(0).integers(0, 9, size=(C, K)).tolist()
+    for line in told["metrics"]:
+        line["class_accuracy"] = [0.5] * C
+    directory.write_view(400, {"dreams": np.zeros((K, 8, 6)), "z": np.ones((12, 4)), "y": np.arange(12)})
+    for component in range(4, K):
+        directory.write_birth(component, np.ones((30, 6), np.float32))
+        line = {"event": "ComponentBorn", "t": 400, "component": component, "parent": 0}
+        directory.append("events", line)
+    assert "d-new" in figures.write(directory, told, tmp_path / "figures")

@@ -37,7 +37,13 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     """
     if not runs:
         raise ConfigError("Say which run. Run directories are under runs/ unless you chose otherwise.")
+    runs = tuple({run.resolve(): run for run in runs}.values())  # the same one twice would count twice
     page = out or (runs[0] / PAGE if len(runs) == 1 else Path(PAGE))
+    if page.is_dir():
+        raise ConfigError(f"{page} is a directory. Give --out a file, such as {page / PAGE}.")
+    names = [run.resolve().name for run in runs]
+    if figures is not None and len(set(names)) < len(names):
+        raise ConfigError(f"Runs of the same name would share a folder of figures: {', '.join(names)}. Rename one.")
     size = write_page(runs, page)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:

@@ -129,7 +129,8 @@ def posterior(story: Story) -> Json:
     parts = np.array_split(np.arange(len(t)), min(len(t), POINTS))
     means = np.array([shares[part].mean(0) for part in parts])  # [T, K]
     times = [t[part[-1]] for part in parts]
-    most = sorted(np.argsort(-means.sum(0), kind="stable")[:MOST].tolist())
+    used = means.sum(0) if story.usage is None else story.usage
+    most = sorted(np.argsort(-used, kind="stable")[:MOST].tolist())
     rest = np.delete(means, most, axis=1).sum(1)
     layers = [(f"component {k}", means[:, k], colour) for k, colour in zip(most, COLOURS, strict=False)]
     if means.shape[1] > len(most):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import cycle, pairwise, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
+DASHES = "-", "--", ":"  # when there are more lines than colours
 MAP = "cividis"  # alike for all eyes, and in grey
 FAINT = "#dddddd"
+MOST_ROWS = 40  # births or components that one sheet shows
+MANY = 20  # classes, from which on their names are small
 LABELLED = 0.01  # share of the samples from which on a kind's number is shown
 
 
@@ -34,7 +37,7 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
     except ImportError:
         raise MissingExtraError("Figures need matplotlib. Install it: pip install 'curlicue[report]'") from None
 
-    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
+    with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42}):
         drawn = Figure(figsize=(width, height), dpi=200, layout="constrained")
         yield drawn
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -46,12 +49,12 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
 def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
     """All figures of one finished run, each in every kind of file; their names."""
     images = len(directory.read("data")["shape"]) == 2
-    born = len(_born(directory))
+    born, C = min(MOST_ROWS, len(_born(directory))), len(result["result"]["classes"])
     steps = directory.view_steps[1::2]
     painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
         "accuracy": (5, 3.2, lambda drawn: accuracy_over_time(drawn.subplots(), {"accuracy": [result]})),
-        "classes": (5, 3.2, lambda drawn: class_accuracy(drawn.subplots(), result)),
-        "confusion": (4, 4, lambda drawn: confusion(drawn.subplots(), result)),
+        "classes": (5, max(3.2, 0.11 * C), lambda drawn: class_accuracy(drawn.subplots(), result)),
+        "confusion": (max(4, 0.13 * C), max(4, 0.13 * C), lambda drawn: confusion(drawn.subplots(), result)),
         "posterior": (6, 2.6, lambda drawn: posterior(drawn.subplots(), result)),
     }
     if steps:
@@ -65,10 +68,7 @@ def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
         painters["dreams"] = 8, 0.4 * len(directory.view_steps) + 0.5, lambda drawn: dreams(drawn.subplots(), directory)
     if images and born:
         painters["d-new"] = 6, 0.22 * born + 0.5, lambda drawn: d_new(drawn.subplots(), directory)
-    for name, (width, height, paint) in painters.items():
-        with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
-            paint(drawn)
-    return list(painters)
+    return _paint(painters, folder)
 
 
 def changes(result: Json) -> list[float]:
@@ -117,18 +117,20 @@ def boundaries(config: Json, C: int) -> list[float]:
 
 def accuracy_over_time(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
     """Cluster accuracy of each variant: the mean over its seeds, and a band of a standard deviation."""
-    some = next(iter(runs.values()))[0]
-    mark_changes(axes, some)
-    for (label, results), colour in zip(runs.items(), COLOURS, strict=False):
+    everyone = [each for results in runs.values() for each in results]
+    if len({tuple(changes(each)) for each in everyone}) == 1:
+        mark_changes(axes, everyone[0])
+    for (label, results), (dash, colour) in zip(runs.items(), cycle(product(DASHES, COLOURS)), strict=False):
         t = [line["t"] for line in results[0]["metrics"]]
         curves = np.array([[100 * line["cluster_accuracy"] for line in each["metrics"]] for each in results])  # [S, T]
         accuracy, K = (statistics.fmean(each["result"][name] for each in results) for name in ("cluster_accuracy", "K"))
         label = f"{label}: {100 * accuracy:.0f} %, K = {K:.0f}"
-        axes.plot(t, curves.mean(0), color=colour, linewidth=1.6, label=label)
+        axes.plot(t, curves.mean(0), dash, color=colour, linewidth=1.6, label=label)
         if len(results) > 1:
             mean, sd = curves.mean(0), curves.std(0, ddof=1)
             axes.fill_between(t, mean - sd, mean + sd, color=colour, alpha=0.2, linewidth=0)
-    axes.set(xlim=(0, some["config"]["steps"]), ylim=(0, 100), ylabel="cluster accuracy, %")
+    longest = max(each["config"]["steps"] for each in everyone)
+    axes.set(xlim=(0, longest), ylim=(0, 100), ylabel="cluster accuracy, %")
     axes.legend(loc="upper left", framealpha=1, edgecolor="none", borderpad=0.2)
     in_thousands(axes)
 
@@ -137,7 +139,8 @@ def births(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
     """A tick for each birth, in a line for the first seed of each variant, in the colours of `accuracy_over_time`."""
     times = [[birth["t"] for birth in results[0]["births"]] for results in runs.values()]
     places = range(len(times))
-    axes.eventplot(times, lineoffsets=places, linelengths=0.7, linewidths=0.9, colors=COLOURS[: len(times)])
+    colours = [COLOURS[place % len(COLOURS)] for place in places]
+    axes.eventplot(times, lineoffsets=places, linelengths=0.7, linewidths=0.9, colors=colours)
     axes.set(ylim=(len(times) - 0.5, -0.5), yticks=[])
     axes.set_ylabel("births", rotation=0, ha="right", va="center")
     axes.spines["left"].set_visible(False)
@@ -156,7 +159,7 @@ def class_accuracy(axes: Axes, result: Json) -> None:
     for task, (begin, end) in enumerate(pairwise(changes(result))):
         frame: dict[str, Any] = {"fill": False, "edgecolor": "white", "linewidth": 1.2}
         axes.add_patch(Rectangle((begin, task * height), end - begin, height, **frame))
-    axes.set_yticks([c + 0.5 for c in range(len(names))], names)
+    axes.set_yticks([c + 0.5 for c in range(len(names))], _short(names), fontsize=_size(names))
     axes.tick_params(left=False)
     axes.invert_yaxis()
     axes.set_ylabel("class")
@@ -178,11 +181,20 @@ def confusion(axes: Axes, result: Json) -> None:
     shares, names = 100 * class_confusion(result), result["result"]["classes"]
     axes.imshow(shares, cmap=MAP, vmin=0, vmax=100)
     for (i, j), share in np.ndenumerate(shares):
-        if share >= 1:
+        if share >= 1 and len(names) < MANY:
             axes.text(j, i, f"{share:.0f}", ha="center", va="center", fontsize=6, color="k" if share > 50 else "w")
     axes.set(xlabel="class of the component", ylabel="class")
-    axes.set_xticks(range(len(names)), names)
-    axes.set_yticks(range(len(names)), names)
+    axes.set_xticks(range(len(names)), _short(names), fontsize=_size(names), rotation=90 if len(names) > 10 else 0)
+    axes.set_yticks(range(len(names)), _short(names), fontsize=_size(names))
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """For the side of a figure; a dollar sign would begin a formula."""
+    return [(name if len(name) <= 14 else f"{name[:13]}…").replace("$", r"\$") for name in names]
+
+
+def _size(names: Sequence[str]) -> float:
+    return 9 if len(names) < MANY else 5.5
 
 
 def thresholds(all_axes: Sequence[Axes], runs: Mapping[str, Mapping[float, Sequence[Json]]]) -> None:
@@ -213,16 +225,16 @@ def posterior(axes: Axes, result: Json, most: int = 5) -> None:
 
 
 def dreams(axes: Axes, directory: RunDirectory) -> None:
-    """One dream of each component that there is, from view to view."""
-    views = {f"{t:,}": list(directory.view(t)["dreams"][:, 0]) for t in directory.view_steps}
+    """One dream of each component that there is, from view to view; of many, of the first."""
+    views = {f"{t:,}": list(directory.view(t)["dreams"][:MOST_ROWS, 0]) for t in directory.view_steps}
     pictures(axes, views, directory.read("data")["shape"])
     axes.set(xlabel="component, in the order of birth", ylabel="after step")
 
 
 def d_new(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
-    """The first samples of D_new at each birth."""
+    """The first samples of D_new at each birth; of many, at the first."""
     rows = {}
-    for born in _born(directory):
+    for born in _born(directory)[:MOST_ROWS]:
         name = f"{born['component']} from {born['parent']}, step {born['t']:,}"
         rows[name] = list(directory.birth(born["component"])[:most])
     pictures(axes, rows, directory.read("data")["shape"])

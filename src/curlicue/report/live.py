@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from curlicue.errors import RunError
+from curlicue.errors import ConfigError, RunError
 from curlicue.records import Json
 from curlicue.report.html import page, plotly_js
 from curlicue.report.latent import Projector
@@ -35,13 +36,21 @@ class Live:
         self.fetched = threading.Event()  # the last state
         self._seen: object = None
         self._lock = threading.Lock()
-        self._good = time.monotonic()
-        self.update()
-        while not self.html:
-            time.sleep(0.2)
-            self.update()
-        self.server = ThreadingHTTPServer((HOST, port), _handler(self))
+        self._failing: float | None = None  # since when
+        try:
+            self.server = ThreadingHTTPServer((HOST, port), _handler(self))
+        except OSError as error:
+            raise ConfigError(
+                f"Port {port} cannot be had ({error.strerror}). Choose another --port, or leave it out."
+            ) from error
         self.server.daemon_threads = True
+        try:
+            while not self.html:
+                self.update()
+                time.sleep(0.0 if self.html else 0.2)
+        except BaseException:
+            self.server.server_close()
+            raise
 
     @property
     def address(self) -> str:
@@ -62,14 +71,17 @@ class Live:
         try:
             seen = _signature(self.run)
             if seen == self._seen:
+                self._failing = None
                 return
             story = read(self.run)
             made = page([story], self.projector, live=None if story.finished else self.version + 1)
         except (RunError, OSError):
-            if time.monotonic() - self._good > PATIENCE:
+            self._failing = started if self._failing is None else self._failing
+            self.seconds = 0.0  # look again soon
+            if started - self._failing > PATIENCE:
                 raise
             return
-        self._good, self._seen = time.monotonic(), seen
+        self._failing, self._seen = None, seen
         html = made.html().encode()
         with self._lock:
             self.version += 1
@@ -137,8 +149,9 @@ def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(contents)))
             self.send_header("Cache-Control", "no-store")
-            self.end_headers()
-            self.wfile.write(contents)
+            with suppress(ConnectionError):  # a reader may leave at any time
+                self.end_headers()
+                self.wfile.write(contents)
 
         def log_message(self, *_: object) -> None:
             """Only the command line prints."""
