@@ -156,6 +156,9 @@ def test_a_line_that_was_not_written_to_its_end_is_not_there_yet(directory):
     with (directory.path / "events.jsonl").open("a") as file:
         file.write('{"t": ')
     assert directory.lines("events") == [{"t": 1}]
+    directory.write("timing", {})
+    with pytest.raises(RunError, match="its last line has no end, though the run has finished"):
+        directory.lines("events")
 
 
 def test_lines_come_back_in_the_order_they_were_appended(directory):

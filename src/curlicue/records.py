@@ -116,10 +116,12 @@ class RunDirectory:
             file.write(json.dumps(finite(line)) + "\n")
 
     def lines(self, log: str) -> list[Json]:
-        """All whole lines of `log`.jsonl; a last one without its end is being written, or its process was killed."""
+        """All whole lines of `log`.jsonl; while a run goes on, or after it was killed, the last one may have no end."""
         path = self.path / f"{log}.jsonl"
         try:
-            whole, _, _ = path.read_text().rpartition("\n")
+            whole, _, rest = path.read_text().rpartition("\n")
+            if rest and self.has("timing"):  # written last
+                raise ValueError("its last line has no end, though the run has finished")
             return [_object(line) for line in whole.splitlines()]
         except (OSError, ValueError) as error:
             raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
