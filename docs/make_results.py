@@ -177,9 +177,7 @@ def draw_posterior(found: Found, path: Path) -> bool:
     if not first:
         return False
     with figures.figure(path, 9, 2.6) as drawn:
-        for axes, (name, result) in zip(drawn.subplots(1, len(first), squeeze=False)[0], first.items(), strict=True):
-            figures.posterior(axes, result)
-            axes.set_title(name, fontsize=9)
+        figures.posteriors(drawn, first)
     return True
 
 

@@ -18,6 +18,7 @@ from curlicue.records import RunDirectory
 from curlicue.report.figures import write as write_figures
 from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
+from curlicue.report.latent import Projector
 from curlicue.report.live import Live
 from curlicue.report.story import grouped, read
 
@@ -44,18 +45,19 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     names = [run.resolve().name for run in runs]
     if figures is not None and len(set(names)) < len(names):
         raise ConfigError(f"Runs of the same name would share a folder of figures: {', '.join(names)}. Rename one.")
-    size = write_page(runs, page)
+    projector = Projector()
+    size = write_page(runs, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
-        _draw(runs, figures)
+        _draw(runs, figures, projector)
 
 
-def _draw(runs: Sequence[Path], folder: Path) -> None:
+def _draw(runs: Sequence[Path], folder: Path, projector: Projector) -> None:
     """Figures for print: of each run, and of several together."""
     results = {run: summary(RunDirectory.open(run)) for run in runs}
     for run, result in results.items():
         own = folder if len(runs) == 1 else folder / run.resolve().name
-        _tell(own, write_figures(RunDirectory.open(run), result, own))
+        _tell(own, write_figures(RunDirectory.open(run), result, own, projector))
     if len(runs) > 1:
         groups = grouped([read(run) for run in runs])
         together = {name: [results[story.path] for story in stories] for name, stories in groups.items()}

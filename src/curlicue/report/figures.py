@@ -46,7 +46,7 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
             drawn.savefig(path.with_suffix(ending), metadata={dated: None})
 
 
-def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
+def write(directory: RunDirectory, result: Json, folder: Path, projector: Projector | None = None) -> list[str]:
     """All figures of one finished run, each in every kind of file; their names."""
     images = len(directory.read("data")["shape"]) == 2
     born, C = min(MOST_ROWS, len(_born(directory))), len(result["result"]["classes"])
@@ -61,7 +61,7 @@ def write(directory: RunDirectory, result: Json, folder: Path) -> list[str]:
         latent = (
             2 * len(steps),
             4.2,
-            lambda drawn: latent_maps(drawn.subplots(2, len(steps), squeeze=False), directory, steps),
+            lambda drawn: latent_maps(drawn.subplots(2, len(steps), squeeze=False), directory, steps, projector),
         )
         painters["latent"] = latent
     if images and directory.view_steps:
@@ -76,11 +76,19 @@ def changes(result: Json) -> list[float]:
     return boundaries(result["config"], len(result["result"]["classes"]))
 
 
+def boundaries(config: Json, C: int) -> list[float]:
+    """The same, of settings and a number of classes."""
+    scenario, steps = config["scenario"], config["steps"]
+    tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
+    return [steps * task / tasks for task in range(tasks + 1)]
+
+
 def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list[str]:
     """Figures of several finished runs, put together by their settings; their names."""
+    first = {name: results[0] for name, results in groups.items()}
     painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
         "variants": (6, 3.6, lambda drawn: accuracy_over_time(drawn.subplots(), groups)),
-        "posteriors": (4.5 * len(groups), 2.6, lambda drawn: _posteriors(drawn, groups)),
+        "posteriors": (4.5 * len(groups), 2.6, lambda drawn: posteriors(drawn, first)),
     }
     by_threshold: dict[str, dict[float, list[Json]]] = {}
     for result in (each for results in groups.values() for each in results):
@@ -93,26 +101,12 @@ def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list
     return _paint(painters, folder)
 
 
-def _posteriors(drawn: Figure, groups: Mapping[str, Sequence[Json]]) -> None:
-    """Of the first seed of each group."""
-    for axes, (name, results) in zip(drawn.subplots(1, len(groups), squeeze=False)[0], groups.items(), strict=True):
-        posterior(axes, results[0])
-        axes.set_title(name, fontsize=9)
-
-
 def _paint(painters: Mapping[str, tuple[float, float, Callable[[Figure], None]]], folder: Path) -> list[str]:
     """Each in every kind of file."""
     for name, (width, height, paint) in painters.items():
         with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
             paint(drawn)
     return list(painters)
-
-
-def boundaries(config: Json, C: int) -> list[float]:
-    """The same, of settings and a number of classes."""
-    scenario, steps = config["scenario"], config["steps"]
-    tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
-    return [steps * task / tasks for task in range(tasks + 1)]
 
 
 def accuracy_over_time(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:
@@ -224,6 +218,13 @@ def posterior(axes: Axes, result: Json, most: int = 5) -> None:
     in_thousands(axes)
 
 
+def posteriors(drawn: Figure, results: Mapping[str, Json]) -> None:
+    """The same of several runs, beside each other."""
+    for axes, (name, result) in zip(drawn.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
+        posterior(axes, result)
+        axes.set_title(name, fontsize=9)
+
+
 def dreams(axes: Axes, directory: RunDirectory) -> None:
     """One dream of each component that there is, from view to view; of many, of the first."""
     views = {f"{t:,}": list(directory.view(t)["dreams"][:MOST_ROWS, 0]) for t in directory.view_steps}
@@ -257,11 +258,17 @@ def pictures(axes: Axes, rows: Mapping[str, Sequence[Array]], shape: tuple[int, 
         axes.spines[side].set_visible(False)
 
 
-def latent_maps(all_axes: Sequence[Sequence[Axes]], directory: RunDirectory, steps: Sequence[int]) -> None:
+def latent_maps(
+    all_axes: Sequence[Sequence[Axes]],
+    directory: RunDirectory,
+    steps: Sequence[int],
+    projector: Projector | None = None,
+) -> None:
     """The latent space at some steps: above, samples coloured by class; below, by component."""
     labels = directory.view("rows")["labels"]
     views = {t: directory.view(t) for t in directory.view_steps}
-    places = dict(zip(views, Projector().project(view["z"] for view in views.values()), strict=True))
+    projected = (projector or Projector()).project(view["z"] for view in views.values())
+    places = dict(zip(views, projected, strict=True))
     for column, t in enumerate(steps):
         for axes, kinds in zip((row[column] for row in all_axes), (labels, views[t]["y"]), strict=True):
             scatter(axes, places[t], kinds)

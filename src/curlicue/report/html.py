@@ -61,9 +61,9 @@ class Page:
         )
 
 
-def write_page(paths: Sequence[Path], out: Path) -> int:
+def write_page(paths: Sequence[Path], out: Path, projector: Projector | None = None) -> int:
     """The page of these runs; returns how many bytes it has."""
-    contents = page([read(path) for path in paths], Projector()).html().encode()
+    contents = page([read(path) for path in paths], projector or Projector()).html().encode()
     write_atomically(out, contents)
     return len(contents)
 
