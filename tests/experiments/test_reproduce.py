@@ -21,7 +21,7 @@ TINY = replace(
     evaluate_every=100,
     checkpoint_every=100,
 )
-LONG = replace(TINY, steps=4000, checkpoint_every=200)
+LONG = replace(TINY, steps=2000, evaluate_every=1000)
 SMALL = Untrained("digits", TINY.model)
 
 
@@ -60,7 +60,7 @@ def test_a_result_of_other_settings_does_not_count(places):
 def test_a_killed_worker_is_started_again_and_ends_where_an_undisturbed_one_does(places, tmp_path):
     job, killed = Job("a", LONG), []
     for standing in reproduce([job], places, 1):
-        if standing.t >= 400 and not killed:
+        if standing.t >= 200 and not killed:
             killed.append(standing.t)
             os.kill(standing.process.pid, signal.SIGKILL)
     assert killed

@@ -221,6 +221,28 @@ def test_a_live_page_follows_the_run_and_keeps_what_was_chosen(browser, tmp_path
         assert browser.errors == []
 
 
+def test_what_plays_and_what_is_focused_stays_so_when_a_live_page_changes(browser, tmp_path):
+    path = write_run(tmp_path / "run", until=200)
+    run, rng = RunDirectory.open(path), np.random.default_rng(5)
+    with Live(path) as live:
+        browser.show(live.address)
+        browser.driver.execute_script("play(); clearInterval(playing); document.getElementById('play-dreams').focus()")
+        write_steps(run, rng, 300, 12)
+        write_view(run, rng, 300, 30, 12)
+        live.update()
+        browser.until("document.getElementById('slider-latent').max === '2'")
+        assert browser.ask("[...document.querySelectorAll('.play')].map(b => b.ariaLabel)") == ["Pause", "Pause"]
+        assert browser.ask("document.activeElement.id") == "play-dreams"
+
+
+def test_the_legend_keeps_the_focus_when_it_is_used(browser, pages):
+    browser.show(pages["whole"])
+    browser.driver.execute_script("document.getElementById('group-1').focus()")
+    browser.click("#group-1")
+    assert browser.ask("document.activeElement.id") == "group-1"
+    assert browser.ask("document.getElementById('group-1').ariaPressed") == "true"
+
+
 def test_a_reader_who_is_at_the_newest_view_stays_there(browser, tmp_path):
     path = write_run(tmp_path / "run", until=200)
     run, rng = RunDirectory.open(path), np.random.default_rng(5)

@@ -346,6 +346,19 @@ def test_a_band_is_a_standard_deviation_around_the_mean(several):
     assert charts._over_time(runs, lambda line: line["K"]) == {100: [1, 1], 200: [2, 2], 300: [3, 3], 400: [4, 4]}
 
 
+def test_a_band_leaves_out_where_there_is_one_run_only():
+    low, high, mean = charts._band({100: [10.0, 20.0], 200: [30.0]}, "n", 0)
+    assert low["x"] == high["x"] == [100]
+    assert mean["x"] == [100, 200]
+
+
+def test_a_comparison_says_seeds_and_machines(several, quick):
+    reader = Reader(made(*several).html())
+    assert "seeds" in reader.text
+    assert "Environment of each run" in reader.text
+    assert "versions.torch" in reader.text
+
+
 def test_runs_without_labels_are_compared_too(make_run, quick):
     page = made(make_run("a", labelled=False), make_run("b", labelled=False, seed=1))
     assert list(page.sections) == ["headline", "curves", "made"]
@@ -357,6 +370,47 @@ def test_runs_without_labels_are_compared_too(make_run, quick):
 def spoil_view(path: Path, **arrays: np.ndarray) -> None:
     run = RunDirectory.open(path)
     run.write_view(100, run.view(100) | arrays)
+
+
+def change(run: Path, name: str, **values: object) -> None:
+    """A file that is still JSON, with something else in it."""
+    RunDirectory.open(run).write(name, RunDirectory.open(run).read(name) | values)
+
+
+def log(run: Path, name: str, **values: object) -> None:
+    """One more line of a log, like the last one but for this."""
+    directory = RunDirectory.open(run)
+    directory.append(name, directory.lines(name)[-1] | values)
+
+
+NONSENSE = {
+    "no time": lambda run: (run / "timing.json").write_text("{}"),
+    "a time of nothing": lambda run: change(run, "timing", minutes=None),
+    "errors of nothing": lambda run: change(run, "result", knn_error=None),
+    "an accuracy in words": lambda run: change(run, "result", cluster_accuracy="good"),
+    "a ragged confusion": lambda run: change(run, "result", confusion=[[1, 2], [3]]),
+    "steps in words": lambda run: change(run, "config", steps="many"),
+    "no classes at once": lambda run: change(run, "config", scenario={"type": "Sequential", "at_once": 0}),
+    "components of nothing": lambda run: change(run, "config", model={"K": None}),
+    "classes in one number": lambda run: change(run, "data", classes=3),
+    "a shape in words": lambda run: change(run, "data", shape="ab"),
+    "accuracies of nothing": lambda run: log(run, "metrics", class_accuracy=None),
+    "real steps of nothing": lambda run: log(run, "events", real={}),
+    "a posterior of nothing": lambda run: log(run, "events", real={"bound": 1.0, "q_y": None}),
+    "a step in words": lambda run: log(run, "events", t="late"),
+    "a birth in words": lambda run: log(run, "events", event="ComponentBorn", component="x", parent=0),
+    "brackets": lambda run: (run / "data.json").write_text("[" * 100_000),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_what_no_run_writes_is_one_line_of_error(make_run, quick, nonsense):
+    path = make_run()
+    NONSENSE[nonsense](path)
+    with pytest.raises(RunError, match="is damaged") as error:
+        made(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
 
 
 DAMAGE = {
@@ -379,6 +433,12 @@ DAMAGE = {
     ),
     "another view": (lambda run: spoil_view(run, y=np.zeros(3, int)), r"00000100\.npz is damaged \(its arrays"),
     "an unknown component": (lambda run: spoil_view(run, y=np.full(30, 9)), r"00000100\.npz is damaged"),
+    "a component before the first": (lambda run: spoil_view(run, y=np.full(30, -1)), r"00000100\.npz is damaged"),
+    "half components": (lambda run: spoil_view(run, y=np.full(30, 0.5)), r"00000100\.npz is damaged"),
+    "classes in words": (
+        lambda run: RunDirectory.open(run).write_view("rows", {"x": np.zeros((30, 12)), "labels": np.full(30, "a")}),
+        r"rows\.npz is damaged \(labels are <U1",
+    ),
     "other samples": (
         lambda run: RunDirectory.open(run).write_view("rows", {"x": np.zeros((30, 5))}),
         r"rows\.npz is damaged \(x is \[30, 5\], but a sample has 12 values",
@@ -404,7 +464,7 @@ def test_a_damaged_run_directory_is_one_line_of_error(make_run, quick, damage):
 # -- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_page_of_a_large_run_has_a_bearable_size(make_run, quick, monkeypatch, tmp_path):
+def test_a_page_of_a_large_run_has_a_bearable_size(make_run, quick, tmp_path):
     """Forty components, a thousand lines of events, a thousand samples of MNIST's size in ten views."""
     path = make_run(shape=(28, 28), N=1000, n_views=1)
     run, rng = RunDirectory.open(path), np.random.default_rng(0)
@@ -416,7 +476,6 @@ def test_a_page_of_a_large_run_has_a_bearable_size(make_run, quick, monkeypatch,
         run.write_view(t, {"dreams": dreams, "centres": centres, "z": centres[y] + rng.normal(size=(1000, 8)), "y": y})
     for t in range(500, 100_001, 100):
         run.append("events", {"event": "StepsTaken", "t": t, "n": 100, "real": {"bound": -9.0, "q_y": [0.025] * 40}})
-    monkeypatch.undo()
     assert write_page([path], tmp_path / "page.html") < 8e6
 
 

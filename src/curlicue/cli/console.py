@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Annotated, TypeVar
 
 from rich.console import Console
@@ -82,6 +82,13 @@ def rows_line() -> Progress:
         console=out,
         disable=not out.is_terminal,
     )
+
+
+@contextmanager
+def busy(words: str) -> Iterator[None]:
+    """Shows that something is being done which has no steps to count; on a terminal only."""
+    with err.status(words) if err.is_terminal else nullcontext():
+        yield
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
 from curlicue.report.latent import Projector
 from curlicue.report.live import Live
-from curlicue.report.story import grouped, read
+from curlicue.report.story import grouped, read, telling_damage
 
 PAGE = "report.html"
 LOOK_EVERY = 1.0  # seconds
@@ -46,10 +46,12 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     if figures is not None and len(set(names)) < len(names):
         raise ConfigError(f"Runs of the same name would share a folder of figures: {', '.join(names)}. Rename one.")
     projector = Projector()
-    size = write_page(runs, page, projector)
+    with console.busy("Making the page: most of the time goes to arranging the latent space"):
+        size = write_page(runs, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
-        _draw(runs, figures, projector)
+        with telling_damage(*runs), console.busy("Drawing the figures"):
+            _draw(runs, figures, projector)
 
 
 def _draw(runs: Sequence[Path], folder: Path, projector: Projector) -> None:
@@ -79,7 +81,9 @@ def watch(run: Positional[Path], /, port: int = 0, open: bool = False) -> None:
     if not 0 <= port <= PORTS:
         raise ConfigError(f"--port must be an int in the range [0, {PORTS}]. Got {port} instead.")
     RunDirectory.open(run)
-    with Live(run, port) as live:
+    with console.busy(f"Reading {run}"):
+        watched = Live(run, port)
+    with watched as live:
         console.show(f"Watching {run} at {live.address} (Ctrl-C ends it)")
         if open:
             webbrowser.open(live.address)

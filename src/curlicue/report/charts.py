@@ -209,12 +209,15 @@ def _band(values: dict[int, list[float]], name: str, n: int) -> list[Json]:
     line = _trace(list(values), map(_rounded, mean), colour, name)
     line["line"] = {"color": colour, "width": 2, "dash": dash}
     line["legendgroup"] = name
-    if all(len(some) < 2 for some in values.values()):
+    several = {t: some for t, some in values.items() if len(some) > 1}  # one run alone has no deviation
+    if not several:
         return [line]
-    sd = [statistics.stdev(some) if len(some) > 1 else 0.0 for some in values.values()]
-    edges = [[_rounded(m + sign * s) for m, s in zip(mean, sd, strict=True)] for sign in (-1, 1)]
+    edges = [
+        [_rounded(statistics.fmean(some) + sign * statistics.stdev(some)) for some in several.values()]
+        for sign in (-1, 1)
+    ]
     quiet = {"legendgroup": name, "hoverinfo": "skip", "line": {"width": 0, "color": colour}, "fill": "none"}
-    low, high = (_trace(list(values), edge, colour, name) | quiet for edge in edges)
+    low, high = (_trace(list(several), edge, colour, name) | quiet for edge in edges)
     return [low, high | {"fill": "tonexty", "fillcolor": _faint(colour)}, line]
 
 

@@ -18,7 +18,7 @@ from curlicue.records import Array, Json, write_atomically
 from curlicue.report import charts
 from curlicue.report.latent import Projector
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import Life, Story, flat, grouped, mean_sd, read, settings
+from curlicue.report.story import Life, Story, flat, grouped, mean_sd, read, settings, telling_damage
 
 DREAMS, NEAREST = 8, 8  # pictures of a component in the table
 DREAMS_IN_VIEW = 4
@@ -70,6 +70,11 @@ def write_page(paths: Sequence[Path], out: Path, projector: Projector | None = N
 
 def page(stories: Sequence[Story], projector: Projector, live: int | None = None) -> Page:
     """Of one run, or of several that are compared."""
+    with telling_damage(*(story.path for story in stories)):
+        return _page(stories, projector, live)
+
+
+def _page(stories: Sequence[Story], projector: Projector, live: int | None) -> Page:
     if len(stories) > 1:
         made = Page(f"{len(stories)} runs", live)
         _compare(made, stories)
@@ -209,7 +214,10 @@ def _latent(made: Page, story: Story, pictures: Pictures, projector: Projector) 
     if not story.views:
         return
     places = projector.project(view["z"] for view in story.views.values())
-    buttons = "".join(f'<button type="button" data-colour="{name}">{name}</button>' for name in ("class", "component"))
+    buttons = "".join(
+        f'<button type="button" id="colour-{name}" data-colour="{name}">{name}</button>'
+        for name in ("class", "component")
+    )
     choice = f'<span class="choice" role="group" aria-label="Colour by">Colour by {buttons}</span>'
     choice = choice if story.labels is not None else ""
     chart = made.chart("latent", charts.latent(story, places, pictures), "The test samples in latent space, by t-SNE")
@@ -225,7 +233,7 @@ def _slider(name: str, story: Story) -> str:
     steps = json.dumps(list(story.views))
     last = len(story.views) - 1
     return (
-        f'<span class="choice"><button type="button" class="play" aria-label="Play">▶</button>'
+        f'<span class="choice"><button type="button" class="play" id="play-{name}" aria-label="Play">▶</button>'
         f'<input type="range" id="slider-{name}" min="0" max="{last}" value="{last}" data-steps="{steps}" '
         f'aria-label="View after so many steps"><output>step {max(story.views):,}</output></span>'
     )
@@ -380,6 +388,8 @@ def _compare(made: Page, stories: Sequence[Story]) -> None:
         made.add("different", "In what they differ", _differences(groups))
     same = set.intersection(*(set(settings(story).items()) for story in stories))
     boxes = f'<details id="settings"><summary>Settings that all have</summary>{_pairs(dict(sorted(same)))}</details>'
+    where = {story.name: flat(_one_level(story.environment)) for story in stories}
+    boxes += f'<details id="environment"><summary>Environment of each run</summary>{_beside(where)}</details>'
     made.add("made", "How they were made", boxes)
 
 
@@ -400,12 +410,13 @@ def _group_table(groups: Mapping[str, Sequence[Story]]) -> str:
     rows = []
     for name, stories in groups.items():
         cells = [f'<b class="group">{escape(name)}</b>', ", ".join(escape(story.name) for story in stories)]
+        cells.append(", ".join(escape(str(story.config["seed"])) for story in stories))
         for digits, value in columns.values():
             values = [found for story in stories if (found := value(story)) is not None]
             words = mean_sd(values, digits).replace("-", "−") if values else ""
             cells.append(f'<span class="number">{words}</span>')
         rows.append(cells)
-    return _table(["group", "runs", *columns], rows)
+    return _table(["group", "runs", "seeds", *columns], rows)
 
 
 def _side_by_side(
@@ -438,8 +449,15 @@ def _confusion_of(made: Page, story: Story, name: str) -> str | None:
 
 def _differences(groups: Mapping[str, Sequence[Story]]) -> str:
     """A row for each setting that is not the same in all groups."""
-    each = [settings(stories[0]) for stories in groups.values()]
-    names = sorted({name for some in each for name in some})
-    different = [name for name in names if len({some.get(name) for some in each}) > 1]
-    rows = [[f"<code>{escape(name)}</code>", *(escape(some.get(name, "–")) for some in each)] for name in different]
-    return _table(["setting", *groups], rows)
+    each = {group: settings(stories[0]) for group, stories in groups.items()}
+    same = set.intersection(*(set(some.items()) for some in each.values()))
+    return _beside({group: dict(some.items() - same) for group, some in each.items()})
+
+
+def _beside(each: Mapping[str, Mapping[str, str]]) -> str:
+    """A column for each, a row for each name that any has."""
+    names = sorted({name for some in each.values() for name in some})
+    cells = [[escape(some.get(name, "–")) for some in each.values()] for name in names]
+    return _table(
+        ["name", *each], [[f"<code>{escape(name)}</code>", *row] for name, row in zip(names, cells, strict=True)]
+    )

@@ -17,6 +17,7 @@ from curlicue.report.latent import Projector
 from curlicue.report.story import read
 
 HOST = "127.0.0.1"
+HTTP = 80  # the usual port
 PATIENCE = 5.0  # seconds: a file that is being written looks damaged for a moment
 OTHERS = 3.0  # seconds in which further readers fetch the last state
 
@@ -30,7 +31,7 @@ class Live:
         self.projector = Projector()
         self.finished = False
         self.seconds = 0.0  # that the last update took
-        self.version = 0
+        self.version = time.time_ns() // 10**6  # a page left over from an earlier server is older than all of this
         self.changed: dict[str, dict[str, tuple[int, str | Json]]] = {"sections": {}, "figures": {}}
         self.html = b""
         self.fetched = threading.Event()  # the last state
@@ -130,7 +131,8 @@ def _handler(live: Live) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             port = live.server.server_port
-            if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):  # a foreign page's trick
+            at = "" if port == HTTP else f":{port}"  # browsers leave out the usual one
+            if self.headers.get("Host") not in (f"{HOST}{at}", f"localhost{at}"):  # a foreign page's trick
                 return self.answer(403)
             asked = urlsplit(self.path)
             match asked.path:

@@ -119,9 +119,11 @@ function plain(label) { // chart labels are escaped for plotly
 
 function drawLegend(groups, latent, named) {
   const legend = document.getElementById("latent-legend");
+  const focused = legend.contains(document.activeElement) ? document.activeElement.id : "";
   legend.replaceChildren(...groups.map((g) => {
     const button = document.createElement("button");
     button.type = "button";
+    button.id = `group-${g}`;
     button.dataset.group = g;
     button.setAttribute("aria-pressed", String(chosen.group === g));
     const mark = document.createElementNS("http://www.w3.org/2000/svg", "svg");
@@ -134,6 +136,7 @@ function drawLegend(groups, latent, named) {
     button.append(mark, plain(named(g)));
     return button;
   }));
+  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
 function showSample(n) {
@@ -202,13 +205,20 @@ function play() {
     choose(currentView() + 1);
     if (chosen.view === null) stop();
   }, PLAY_EVERY);
-  for (const button of document.querySelectorAll(".play")) button.textContent = "❚❚";
+  showPlaying();
 }
 
 function stop() {
   clearInterval(playing);
   playing = null;
-  for (const button of document.querySelectorAll(".play")) button.textContent = "▶";
+  showPlaying();
+}
+
+function showPlaying() {
+  for (const button of document.querySelectorAll(".play")) {
+    button.textContent = playing === null ? "▶" : "❚❚";
+    button.setAttribute("aria-label", playing === null ? "Play" : "Pause");
+  }
 }
 
 document.addEventListener("input", (event) => {
@@ -288,6 +298,7 @@ function takeIn(state) {
     if (main.children[n] !== section) main.insertBefore(section, main.children[n]);
   });
   showView();
+  showPlaying();
   for (const name of Object.keys(state.figures)) draw(name);
   if (state.sections.latent && !state.figures.latent) draw("latent");
   contents();

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -180,8 +181,26 @@ class Story:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def telling_damage(*paths: Path) -> Iterator[None]:
+    """What is made of these run directories fails only where a file in them holds what no run writes."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+        where, why = " or ".join(map(str, paths)), f"{type(error).__name__}: {error}"
+        raise RunError(
+            f"{where} is damaged: a file in it holds what no run writes ({why}). "
+            "Start the run anew in another directory."
+        ) from error
+
+
 def read(path: Path) -> Story:
     """The story of the run in `path`, as far as it has come."""
+    with telling_damage(path):
+        return _read(path)
+
+
+def _read(path: Path) -> Story:
     directory = RunDirectory.open(path)
     maybe = {name: directory.read(name) for name in ("result", "timing", "data", "environment") if directory.has(name)}
     config, events, metrics = directory.read("config"), directory.lines("events"), directory.lines("metrics")
@@ -236,6 +255,8 @@ def _check_arrays(story: Story) -> None:
         raise _damaged(rows, f"x is {list(story.x.shape)}, but a sample has {n_features} values")
     if story.labels is not None and (story.x is None or story.labels.shape != (len(story.x),)):
         raise _damaged(rows, "there must be one label for each sample")
+    if story.labels is not None and story.labels.dtype.kind not in "iu":
+        raise _damaged(rows, f"labels are {story.labels.dtype}, not whole numbers")
     if story.labels is not None and not ((story.labels >= 0) & (story.labels < len(story.classes))).all():
         raise _damaged(rows, f"a label is none of the {len(story.classes)} classes")
     for step, view in story.views.items():
@@ -244,7 +265,8 @@ def _check_arrays(story: Story) -> None:
         K, N = len(view["centres"]), len(view["z"])
         fits = view["dreams"].ndim == 3 and len(view["dreams"]) == K and view["dreams"].shape[2] == n_features
         fits = fits and view["y"].shape == (N,) and (story.x is None or len(story.x) == N)
-        fits = fits and view["centres"].shape[1:] == view["z"].shape[1:] and bool((view["y"] < K).all())
+        fits = fits and view["centres"].shape[1:] == view["z"].shape[1:] and view["z"].ndim == 2
+        fits = fits and view["y"].dtype.kind in "iu" and bool(((view["y"] >= 0) & (view["y"] < K)).all())
         if not fits:
             raise _damaged(path, f"its arrays are { ({name: list(a.shape) for name, a in view.items()}) }")
     for k, d_new in story.d_new.items():
