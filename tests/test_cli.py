@@ -423,7 +423,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     "an impossible setting": (lambda run: edit_config(run, "steps", value=0), AT_LEAST_1.format("steps", 0)),
     "an unknown data set": (
         lambda run: edit_config(run, "dataset", value="nope"),
-        "There is no data set called 'nope'. Choose one of digits, mnist, mnist-60k, omniglot",
+        "There is no data set called 'nope'. Choose one of digits, mnist, mnist-60k, mnist-grey, omniglot",
     ),
     "half a log": (lambda run: cut(run / "metrics.jsonl"), "{run}/metrics.jsonl has "),
     "no environment": (lambda run: (run / "environment.json").unlink(), "{run}/environment.json is missing"),

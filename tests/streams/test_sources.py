@@ -35,7 +35,7 @@ def publish(monkeypatch: pytest.MonkeyPatch, folder: Path, dataset: str, files: 
     for name, contents in files.items():
         (folder / name).write_bytes(contents)
     table = tuple(OfficialFile(dataset, n, (hashlib.sha256(c).hexdigest(),)) for n, c in files.items())
-    monkeypatch.setattr(fetch, "FILES", fetch.FILES | {dataset: table, f"{dataset}-60k": table})
+    monkeypatch.setattr(fetch, "FILES", fetch.FILES | dict.fromkeys((dataset, f"{dataset}-60k", f"{dataset}-grey"), table))
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -112,6 +112,16 @@ def test_mnist_60k_trains_on_all_training_images(small_mnist):
 
 def test_mnist_pixels_are_one_above_half_of_255(small_mnist):
     assert load("mnist", small_mnist).train.x[0].tolist() == [0, 1, 0, 1]
+
+
+def test_mnist_grey_keeps_the_greys(small_mnist):
+    grey, binary = load("mnist-grey", small_mnist), load("mnist", small_mnist)
+    assert len(set(grey.train.x.flatten().tolist())) > 2
+    assert grey.train.x.amax() <= 1
+    for name in ("train", "validation", "test"):
+        mine, other = getattr(grey, name), getattr(binary, name)
+        assert torch.equal((mine.x > 0.5).float(), other.x)
+        assert torch.equal(mine.labels, other.labels)
 
 
 @needs_full("mnist")

@@ -54,8 +54,8 @@ class Settings:
 
     preset: Literal["mnist", "omniglot", "split-mnist", "iid-mnist", "iid-omniglot", "digits"] = "mnist"
     """a set-up of the paper's appendix, or the small one for scikit-learn's digits"""
-    dataset: Given[Literal["mnist", "mnist-60k", "omniglot", "digits"]] = None
-    """where the samples come from; mnist-60k trains on all 60,000"""
+    dataset: Given[Literal["mnist", "mnist-60k", "mnist-grey", "omniglot", "digits"]] = None
+    """where the samples come from; mnist-60k trains on all 60,000, mnist-grey keeps their greys"""
     scenario: Given[Literal["iid", "sequential", "drift"]] = None
     """all classes shuffled, one after the other, or each fading into the next"""
     at_once: Given[int] = None

@@ -104,7 +104,7 @@ def _benchmarks() -> dict[str, Setup]:
     for name in ("mnist", "omniglot"):
         found[f"iid-{name}"] = PRESETS[f"iid-{name}"]
         found[f"benchmark-{name}-in-turn"] = in_turn(PRESETS[f"iid-{name}"])
-        found[f"raw-pixels-{name}"] = RawPixels(name)
+    found["raw-pixels-mnist"], found["raw-pixels-omniglot"] = RawPixels("mnist-grey"), RawPixels("omniglot")
     for n_z in RANDOM_N_Z:
         found[f"random-n-z-{n_z}"] = Untrained("mnist", replace(MNIST.model, n_z=n_z))
     return found

@@ -87,6 +87,7 @@ FILES: dict[str, tuple[OfficialFile, ...]] = {
     "digits": (),  # ships with scikit-learn
     "mnist": MNIST,
     "mnist-60k": MNIST,
+    "mnist-grey": MNIST,
     "omniglot": OMNIGLOT,
 }
 MIRRORS = {

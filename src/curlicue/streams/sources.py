@@ -63,7 +63,7 @@ class Source:
 
 
 def load(name: str, data_dir: Path | None = None, progress: Progress | None = None) -> Source:
-    """The data set called digits, mnist, mnist-60k or omniglot, fetched if need be.
+    """The data set called digits, mnist, mnist-60k, mnist-grey or omniglot, fetched if need be.
 
     >>> digits = load("digits")
     >>> digits.n_classes, digits.n_features
@@ -162,16 +162,17 @@ def _digits() -> Source:
 
 
 def _mnist(name: str, files: list[Held]) -> Source:
-    """The official order: of 60,000 training images "mnist" keeps the last 10,000 for validation."""
+    """The official order: of 60,000 training images all but "mnist-60k" keep the last 10,000 for validation."""
     images, labels, test_images, test_labels = (
         parse_idx(file.contents, n_dims, str(file.path)) for file, n_dims in zip(files, (3, 1, 3, 1), strict=True)
     )
-    whole = from_arrays(name, images > 0.5 * 255, labels, test_images > 0.5 * 255, test_labels)
+    x, x_test = (each / np.float32(255) if name == "mnist-grey" else each > 0.5 * 255 for each in (images, test_images))
+    whole = from_arrays(name, x, labels, x_test, test_labels)
     if name == "mnist-60k":
         return whole
-    x, known = whole.train.x, whole.train.labels
-    cut = len(x) * 5 // 6
-    return replace(whole, train=Split(x[:cut], known[:cut]), validation=Split(x[cut:], known[cut:]))
+    train, cut = whole.train, len(images) * 5 // 6
+    first, last = (Split(train.x[part], train.labels[part]) for part in (slice(cut), slice(cut, None)))
+    return replace(whole, train=first, validation=last)
 
 
 def parse_idx(raw: bytes, n_dims: int, origin: str) -> npt.NDArray[np.uint8]:
