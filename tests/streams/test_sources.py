@@ -35,7 +35,9 @@ def publish(monkeypatch: pytest.MonkeyPatch, folder: Path, dataset: str, files: 
     for name, contents in files.items():
         (folder / name).write_bytes(contents)
     table = tuple(OfficialFile(dataset, n, (hashlib.sha256(c).hexdigest(),)) for n, c in files.items())
-    monkeypatch.setattr(fetch, "FILES", fetch.FILES | dict.fromkeys((dataset, f"{dataset}-60k", f"{dataset}-grey"), table))
+    monkeypatch.setattr(
+        fetch, "FILES", fetch.FILES | dict.fromkeys((dataset, f"{dataset}-60k", f"{dataset}-grey"), table)
+    )
 
 
 def idx(array: np.ndarray) -> bytes:
