@@ -36,6 +36,7 @@ from curlicue.config import (
     Tuned,
 )
 from curlicue.errors import ConfigError
+from curlicue.experiments.run import use_threads
 
 SMALL = ("train", "--preset", "digits", "--steps", "20", "--n-z", "2", "--threads", "1")
 
@@ -587,6 +588,18 @@ def test_going_on_elsewhere_is_told_and_recorded(command, run):
     resumed = {"t": config["steps"], "processor": began["processor"]}
     environment = json.loads((run / "environment.json").read_text())
     assert environment == {**began, "processor": "another", "resumed": [resumed]}
+
+
+def test_a_small_network_learns_in_one_thread(command):
+    torch.set_num_threads(2)
+    assert command("train", "--preset", "digits", "--steps", "2", "--n-z", "2", "--out", "run").code == 0
+    assert json.loads(Path("run", "environment.json").read_text())["threads"] == 1
+
+
+def test_a_large_network_learns_in_as_many_threads_as_there_are():
+    torch.set_num_threads(2)
+    assert use_threads(None, 10**6) == 2
+    assert use_threads(3, 10) == 3
 
 
 def test_the_environment_of_a_run_has_its_threads(finished):

@@ -82,10 +82,10 @@ def fit(
         update: go on with the model that is there, with the settings it has
         skip: pass over so many rows first
         epochs: how often to go through all files
-        threads: for learning (default: all cores)
+        threads: for learning; more may pay for wide networks, while the other cores are idle (default: 1)
     """
     _check_call(files, learning, out, update, skip, epochs)
-    use_threads(threads)
+    use_threads(1 if threads is None else threads)
     pupil = _Pupil(out, learning, _load(out) if update else None, row=skip)
     repeated = ["--epochs", str(epochs)] if epochs > 1 else []
     repeated += [] if threads is None else ["--threads", str(threads)]

@@ -111,7 +111,7 @@ def train(
         out: the run directory (default: a new one under runs/)
         resume: go on with the run in this directory, with the settings it has
         data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
-        threads: for one run (default: all cores)
+        threads: for one run (default: all cores; one for a small network, which more would slow down)
         tensorboard: write event files for TensorBoard too, to a folder `tensorboard` in the run directory
     """
     if tensorboard:
@@ -120,12 +120,12 @@ def train(
         _refuse(settings, out)
         run = _resumed(RunDirectory.open(resume), data_dir, threads)
     else:
-        n_threads = use_threads(threads)
         preset = PRESETS[settings.preset]
         source = _load(settings.dataset or preset.dataset, data_dir)
         config = configure(preset, settings, source.n_classes)
         path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
         run = Run(config, source, RunDirectory(path))  # first: settings that cannot work leave nothing behind
+        n_threads = use_threads(threads, sum(p.numel() for p in run.learner.model.parameters()))
         RunDirectory.create(path, config_json(config), environment(n_threads))
     with ExitStack() as opened:
         readers = []

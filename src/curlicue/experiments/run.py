@@ -31,6 +31,7 @@ DIGITS = 4  # of the share that each component explains
 POSTERIOR_POINTS = 200  # of the shares over time in a result file
 VIEWS = 10  # of the model, over a run
 SHOWN = 1000  # test samples in them
+WORTH_SHARING = 1_000_000  # weights of a model from which on several threads are faster than one
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
@@ -243,11 +244,17 @@ def config_json(config: RunConfig) -> dict[str, Any]:
     return dict(to_json(config))
 
 
-def use_threads(threads: int | None) -> int:
-    """Set this process up for one run: so many threads, and no time lost on numbers too small to matter."""
+def use_threads(threads: int | None, n_weights: int | None = None) -> int:
+    """Set this process up for one run: so many threads, and no time lost on numbers too small to matter.
+
+    Not told how many, a small model gets one: threads that wait for each other cost it more than they save, and on a
+    busy machine many times more.
+    """
     if threads is not None and threads < 1:
         raise ConfigError(f"The number of threads must be an int in the range [1, inf). Got {threads} instead.")
     torch.set_flush_denormal(True)
+    if threads is None and n_weights is not None and n_weights < WORTH_SHARING:
+        threads = 1
     if threads is not None:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
