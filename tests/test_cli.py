@@ -653,7 +653,8 @@ def test_an_unfinished_run_has_no_result_and_says_how_to_go_on(command, run):
     answer = command("result", run, "--out", "a.json")
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == (
-        f"curlicue: {run}/result.json is missing: the run has not got so far. Go on with it: --resume {run}\n"
+        f"curlicue: {run}/result.json is missing: the run has not got so far. "
+        f"Go on with it: curlicue train --resume {run}\n"
     )
     assert not Path("a.json").exists()
 

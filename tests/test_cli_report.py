@@ -104,12 +104,19 @@ def test_figures_of_several_runs_lie_apart_and_those_of_all_together(command, fi
 def test_an_unfinished_run_has_a_page_but_no_figures_yet(command, make_run, tmp_path):
     path = make_run(until=200)
     answer = command("report", path, "--figures", tmp_path / "figures")
+    missing = f"{path}/result.json is missing: the run has not got so far."
+    assert (answer.code, answer.err) == (1, f"curlicue: {missing} Go on with it: curlicue train --resume {path}\n")
+    assert not (path / "report.html").exists()  # all that was asked for, or nothing
+    assert command("report", path).code == 0
+
+
+@pytest.mark.parametrize("option", ["--out", "--figures"])
+def test_where_nothing_can_be_written_one_line_says_so(command, make_run, tmp_path, option):
+    (tmp_path / "file").write_text("")
+    answer = command("report", make_run(), option, tmp_path / "file" / "below")
     assert answer.code == 1
-    assert (
-        answer.err
-        == f"curlicue: {path}/result.json is missing: the run has not got so far. Go on with it: --resume {path}\n"
-    )
-    assert (path / "report.html").is_file()
+    assert answer.err.startswith(f"curlicue: {tmp_path}/file/below cannot be written (")
+    assert answer.err.endswith(f"). Choose another {option}.\n")
 
 
 def test_the_same_run_gives_the_same_page(command, make_run, tmp_path):

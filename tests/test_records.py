@@ -119,7 +119,7 @@ def test_a_file_the_run_has_not_written_yet_is_an_error_that_says_how_to_go_on(d
         directory.read("result")
     path = directory.path
     assert str(error.value) == (
-        f"{path / 'result.json'} is missing: the run has not got so far. Go on with it: --resume {path}"
+        f"{path / 'result.json'} is missing: the run has not got so far. Go on with it: curlicue train --resume {path}"
     )
 
 
@@ -249,8 +249,26 @@ def test_a_view_that_cannot_be_read_is_one_clear_error(directory, harm):
             path.write_bytes(b"")
         case "pickled":
             np.savez(path, y=np.array([{}], dtype=object))
-    with pytest.raises(RunError, match=rf"^{re.escape(str(path))} is missing or damaged \("):
+    with pytest.raises(RunError, match=rf"^{re.escape(str(path))} (is damaged|cannot be read) \("):
         directory.view(7)
+
+
+def test_a_file_that_may_not_be_read_is_not_called_damaged(directory, monkeypatch):
+    def refuse(self: Path, *_: object, **__: object) -> str:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    directory.write_view(7, {"y": np.arange(3)})
+    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    for read in (lambda: directory.read("config"), lambda: directory.lines("events"), lambda: directory.view(7)):
+        with pytest.raises(RunError, match=r"cannot be read \(Permission denied\)\.$"):
+            read()
+
+
+def test_a_damaged_line_is_named(directory):
+    (directory.path / "metrics.jsonl").write_text('{"t": 1}\n{"t"\n')
+    with pytest.raises(RunError, match=r"metrics\.jsonl is damaged \(line 2: "):
+        directory.lines("metrics")
 
 
 # -- going back to a checkpoint ----------------------------------------------------------------------------------

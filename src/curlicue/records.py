@@ -101,8 +101,10 @@ class RunDirectory:
             return _object(path.read_text())
         except FileNotFoundError:
             raise RunError(
-                f"{path} is missing: the run has not got so far. Go on with it: --resume {self.path}"
+                f"{path} is missing: the run has not got so far. Go on with it: curlicue train --resume {self.path}"
             ) from None
+        except OSError as error:
+            raise _unreadable(path, error) from error
         except ValueError as error:
             raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
 
@@ -122,8 +124,10 @@ class RunDirectory:
             whole, _, rest = path.read_text().rpartition("\n")
             if rest and self.has("timing"):  # written last
                 raise ValueError("its last line has no end, though the run has finished")
-            return [_object(line) for line in whole.splitlines()]
-        except (OSError, ValueError) as error:
+            return [_line(text, n) for n, text in enumerate(whole.splitlines(), 1)]
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        except ValueError as error:
             raise RunError(f"{path} is damaged ({error}). Start the run anew in another directory.") from error
 
     def write_birth(self, component: int, d_new: npt.NDArray[np.float32]) -> None:
@@ -196,10 +200,21 @@ def _loaded(path: Path) -> dict[str, Array]:
         with path.open("rb") as file:
             found = np.load(io.BytesIO(file.read()), allow_pickle=False)
             return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise RunError(
-            f"{path} is missing or damaged ({error}). It can be made again only by the run itself."
-        ) from error
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise RunError(f"{path} is damaged ({error}). It can be made again only by the run itself.") from error
+
+
+def _unreadable(path: Path, error: OSError) -> RunError:
+    return RunError(f"{path} cannot be read ({error.strerror or error}).")
+
+
+def _line(text: str, n: int) -> Json:
+    try:
+        return _object(text)
+    except ValueError as error:
+        raise ValueError(f"line {n}: {error}") from error
 
 
 def _object(text: str) -> Json:

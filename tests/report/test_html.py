@@ -346,6 +346,23 @@ def test_a_band_is_a_standard_deviation_around_the_mean(several):
     assert charts._over_time(runs, lambda line: line["K"]) == {100: [1, 1], 200: [2, 2], 300: [3, 3], 400: [4, 4]}
 
 
+def test_a_component_has_one_colour_on_a_page(make_run, quick):
+    path = make_run()
+    run = RunDirectory.open(path)
+    run.append("events", {"event": "StepsTaken", "t": 399, "n": 1000, "real": {"bound": -9.0, "q_y": [0, 0.1, 0, 0.9]}})
+    page = made(path)
+    layers = {trace["name"]: trace["fillcolor"] for trace in page.figures["posterior"]["data"]}
+    latent = page.figures["latent"]["latent"]
+    assert latent["ranks"][3] == 0
+    assert layers == {f"component {k}": latent["colours"][latent["ranks"][k]] for k in range(4)}
+
+
+def test_layers_are_hatched_when_colours_come_again():
+    plain, hatched, others = (charts._layer("n", [1], np.ones(1), rank) for rank in (0, len(charts.COLOURS), None))
+    assert plain["fillcolor"] == hatched["fillcolor"] != others["fillcolor"]
+    assert ["fillpattern" in layer for layer in (plain, hatched, others)] == [False, True, False]
+
+
 def test_a_band_leaves_out_where_there_is_one_run_only():
     low, high, mean = charts._band({100: [10.0, 20.0], 200: [30.0]}, "n", 0)
     assert low["x"] == high["x"] == [100]
@@ -429,7 +446,7 @@ DAMAGE = {
     ),
     "half a view": (
         lambda run: (run / "views" / "00000100.npz").write_bytes(b"PK"),
-        r"00000100\.npz is missing or dam",
+        r"00000100\.npz is damaged",
     ),
     "another view": (lambda run: spoil_view(run, y=np.zeros(3, int)), r"00000100\.npz is damaged \(its arrays"),
     "an unknown component": (lambda run: spoil_view(run, y=np.full(30, 9)), r"00000100\.npz is damaged"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import time
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from tyro.conf import Positional
@@ -14,7 +15,7 @@ from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import summary
-from curlicue.records import RunDirectory
+from curlicue.records import Json, RunDirectory
 from curlicue.report.figures import write as write_figures
 from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
@@ -45,18 +46,32 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     names = [run.resolve().name for run in runs]
     if figures is not None and len(set(names)) < len(names):
         raise ConfigError(f"Runs of the same name would share a folder of figures: {', '.join(names)}. Rename one.")
+    results = {}
+    if figures is not None:  # what cannot work says so before anything is made
+        with telling_damage(*runs), _writing(figures, "--figures"):
+            results = {run: summary(RunDirectory.open(run)) for run in runs}
+            figures.mkdir(parents=True, exist_ok=True)
     projector = Projector()
-    with console.busy("Making the page: most of the time goes to arranging the latent space"):
+    with _writing(page, "--out"), console.busy("Making the page: arranging the latent space takes some seconds"):
         size = write_page(runs, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
-        with telling_damage(*runs), console.busy("Drawing the figures"):
-            _draw(runs, figures, projector)
+        with telling_damage(*runs), _writing(figures, "--figures"), console.busy("Drawing the figures"):
+            _draw(results, figures, projector)
 
 
-def _draw(runs: Sequence[Path], folder: Path, projector: Projector) -> None:
+@contextmanager
+def _writing(path: Path, option: str) -> Iterator[None]:
+    """What cannot be written there is told by the name that was given."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written ({error.strerror}). Choose another {option}.") from error
+
+
+def _draw(results: Mapping[Path, Json], folder: Path, projector: Projector) -> None:
     """Figures for print: of each run, and of several together."""
-    results = {run: summary(RunDirectory.open(run)) for run in runs}
+    runs = list(results)
     for run, result in results.items():
         own = folder if len(runs) == 1 else folder / run.resolve().name
         _tell(own, write_figures(RunDirectory.open(run), result, own, projector))

@@ -10,14 +10,15 @@ from itertools import pairwise
 import numpy as np
 
 from curlicue.records import Array, Json
-from curlicue.report.figures import COLOURS, MAP
+from curlicue.report.figures import COLOURS, FRAME, MAP
 from curlicue.report.pictures import Pictures
 from curlicue.report.story import Story
 
 BIRTH, SNAPSHOT, CHANGE = COLOURS[1], COLOURS[2], "rgba(128,128,128,0.35)"
 NAMED = 15  # as many spans of classes as have room for their names
 POINTS = 300  # of a curve
-MOST = 6  # components in the chart of the posterior
+MOST = 12  # components in the chart of the posterior
+OTHERS = "rgba(128,128,128,0.3)"
 SPRITE_COLUMNS = 32
 
 Score = Callable[[Json], float | None]
@@ -98,7 +99,7 @@ def class_accuracy(story: Story) -> Json:
         y0, y1 = task * story.at_once - 0.5, min((task + 1) * story.at_once, len(z)) - 0.5
         if len(story.changes) > 2:
             box = {"type": "rect", "x0": begin, "x1": end, "y0": y0, "y1": y1}
-            frames.append({**box, "line": {"color": "white", "width": 1.5}})
+            frames.append({**box, "line": {"color": FRAME, "width": 2}})
     heat = _heatmap(z, "%{customdata}: %{z:.0f} % up to step %{x}<extra></extra>", "accuracy, %")
     heat |= {"x": [0, *(line["t"] for line in lines)], "xgap": 0}
     heat["customdata"] = [[label(name, 40)] * len(lines) for name in story.classes]
@@ -129,22 +130,23 @@ def posterior(story: Story) -> Json:
     parts = np.array_split(np.arange(len(t)), min(len(t), POINTS))
     means = np.array([shares[part].mean(0) for part in parts])  # [T, K]
     times = [t[part[-1]] for part in parts]
-    used = means.sum(0) if story.usage is None else story.usage
-    most = sorted(np.argsort(-used, kind="stable")[:MOST].tolist())
-    rest = np.delete(means, most, axis=1).sum(1)
-    layers = [(f"component {k}", means[:, k], colour) for k, colour in zip(most, COLOURS, strict=False)]
+    most = np.flatnonzero(story.ranks < MOST).tolist()
+    data = [_layer(f"component {k}", times, means[:, k], int(story.ranks[k])) for k in most]
     if means.shape[1] > len(most):
-        layers.append(("all others", rest, COLOURS[6]))
-    data = [_layer(name, times, share, colour) for name, share, colour in layers]
+        data.append(_layer("all others", times, np.delete(means, most, axis=1).sum(1), None))
     up = {"range": [0, 1], "title": {"text": "mean of q(y|x)"}}
     layout = {"xaxis": _time(story.steps), "yaxis": up, "height": 340, "hovermode": "x unified"}
     layout |= {"annotations": _class_names(story), "shapes": _lines("", story.changes[1:-1], CHANGE, "solid")}
     return {"data": data, "layout": layout | {"showlegend": True, "legend": {"traceorder": "normal"}}}
 
 
-def _layer(name: str, t: list[int], share: Array, colour: str) -> Json:
+def _layer(name: str, t: list[int], share: Array, rank: int | None) -> Json:
+    """In the colour of that rank; when colours come again they are hatched."""
+    colour = OTHERS if rank is None else COLOURS[rank % len(COLOURS)]
     trace = _trace(t, share.round(3).tolist(), colour, name, width=0.5)
-    return trace | {"stackgroup": "all", "fillcolor": colour, "hovertemplate": "%{y:.2f}"}
+    trace |= {"stackgroup": "all", "fillcolor": colour, "hovertemplate": "%{y:.2f}"}
+    hatched = rank is not None and rank >= len(COLOURS)
+    return trace | ({"fillpattern": {"shape": "/", "fgcolor": "white", "size": 7}} if hatched else {})
 
 
 def latent(story: Story, places: Sequence[Array], pictures: Pictures) -> Json:
@@ -158,7 +160,7 @@ def latent(story: Story, places: Sequence[Array], pictures: Pictures) -> Json:
     low, high = points.min(0), points.max(0)
     pad = 0.05 * (high - low) + 1e-3
     ranges = [[round(float(a), 2), round(float(b), 2)] for a, b in zip(low - pad, high + pad, strict=True)]
-    told: Json = {"views": views, "ranges": ranges, "colours": COLOURS}
+    told: Json = {"views": views, "ranges": ranges, "colours": COLOURS, "ranks": story.ranks.tolist()}
     if story.labels is not None:
         told |= {"labels": story.labels.tolist(), "classes": [label(name, 30) for name in story.classes]}
     if story.x is not None and pictures.are_images:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
 DASHES = "-", "--", ":"  # when there are more lines than colours
 MAP = "cividis"  # alike for all eyes, and in grey
+FRAME = COLOURS[1]  # is seen on all of it
 FAINT = "#dddddd"
 MOST_ROWS = 40  # births or components that one sheet shows
 MANY = 20  # classes, from which on their names are small
@@ -151,7 +152,7 @@ def class_accuracy(axes: Axes, result: Json) -> None:
     mesh = axes.pcolormesh(edges, range(len(names) + 1), list(zip(*shares, strict=True)), cmap=MAP, vmin=0, vmax=100)
     height = result["config"]["scenario"].get("at_once", 1)
     for task, (begin, end) in enumerate(pairwise(changes(result))):
-        frame: dict[str, Any] = {"fill": False, "edgecolor": "white", "linewidth": 1.2}
+        frame: dict[str, Any] = {"fill": False, "edgecolor": FRAME, "linewidth": 1.2}
         axes.add_patch(Rectangle((begin, task * height), end - begin, height, **frame))
     axes.set_yticks([c + 0.5 for c in range(len(names))], _short(names), fontsize=_size(names))
     axes.tick_params(left=False)
@@ -214,7 +215,7 @@ def posterior(axes: Axes, result: Json, most: int = 5) -> None:
     for k, colour in zip(np.argsort(-shares.sum(0))[:most], COLOURS, strict=False):
         axes.plot(result["posterior"]["t"], shares[:, k], color=colour, linewidth=1.2, label=f"component {k}")
     axes.set(xlim=(0, result["config"]["steps"]), ylim=(0, 1), ylabel="mean of q(y|x)")
-    axes.legend(loc="upper right", framealpha=1, edgecolor="none", fontsize=7)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1), edgecolor="none", fontsize=7)
     in_thousands(axes)
 
 

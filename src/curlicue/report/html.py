@@ -147,7 +147,8 @@ def _numbers(story: Story) -> list[tuple[str, str, str]]:
     scores, found = story.scores, []
     used = scores.get("n_used")
     K = scores.get("K", story.K) if story.finished else story.K  # births are told before they are scored
-    found.append(("Components", str(K), "K" if used is None else f"K, of which {used} are used"))
+    known = used is not None and scores.get("K") == K  # since the last birth
+    found.append(("Components", str(K), f"K, of which {used} are used" if known else "K"))
     if scores.get("cluster_accuracy") is not None:
         why = "of test samples have the most frequent class of their component"
         found.append(("Cluster accuracy", f"{100 * scores['cluster_accuracy']:.1f} %", why))
@@ -170,7 +171,9 @@ def _curves(made: Page, story: Story) -> None:
     if not story.metrics and not story.real:
         return
     words = "Cluster accuracy, bound and number of components over the steps"
-    note = "Click on a name below the chart to hide it. Class changes are faint: the learner is not told of them."
+    note = "Click on a name below the chart to hide it."
+    if len(story.changes) > 2:
+        note += " Class changes are faint: the learner is not told of them."
     made.add("curves", "Over time", made.chart("curves", charts.curves(story), words), _note(note))
 
 
@@ -178,8 +181,10 @@ def _class_accuracy(made: Page, story: Story) -> None:
     if not story.classes or not any("class_accuracy" in line for line in story.metrics):
         return
     chart = made.chart("class-accuracy", charts.class_accuracy(story), "Accuracy of each class over the steps")
-    note = "A frame marks when the stream shows a class: what stays bright to its right is not forgotten."
-    made.add("classes", "Accuracy of each class", chart, _note(note if len(story.changes) > 2 else ""))
+    note = "A component counts for the class that most of its test samples have, shown or not yet shown."
+    if len(story.changes) > 2:
+        note = f"A frame marks when the stream shows a class: what stays bright to its right is not forgotten. {note}"
+    made.add("classes", "Accuracy of each class", chart, _note(note))
 
 
 def _confusion(made: Page, story: Story) -> None:
@@ -381,7 +386,8 @@ def _compare(made: Page, stories: Sequence[Story]) -> None:
     if any(story.metrics for story in stories):
         chart = made.chart("curves", charts.compared(groups), "Scores of each group over the steps")
         note = "Means over the runs of a group; the bands are one standard deviation wide on either side."
-        made.add("curves", "Over time", chart, _note(note))
+        several = any(len(some) > 1 for some in groups.values())
+        made.add("curves", "Over time", chart, _note(note if several else ""))
     _side_by_side(made, groups, "classes", "Accuracy of each class", _class_accuracy_of)
     _side_by_side(made, groups, "confusion", "Classes and components", _confusion_of)
     if len(groups) > 1:

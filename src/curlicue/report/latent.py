@@ -38,6 +38,7 @@ def _project(z: Array, before: Array | None) -> Array:
     if len(z) < 4 or z.shape[1] < 2 or (z == z[:1]).all():  # too little to arrange
         return np.pad(z, ((0, 0), (0, 2)))[:, :2]
     from sklearn.manifold import TSNE
+    from threadpoolctl import threadpool_limits
 
     perplexity = min(PERPLEXITY, (len(z) - 1) / 3)
     settings = (
@@ -45,5 +46,6 @@ def _project(z: Array, before: Array | None) -> Array:
         if before is None
         else {"init": before.astype(np.float32), "max_iter": NEXT, "early_exaggeration": EXAGGERATION}
     )
-    xy = TSNE(perplexity=perplexity, angle=ANGLE, random_state=0, **settings).fit_transform(z)
+    with threadpool_limits(1):  # several would crawl where the machine has other work, such as the run itself
+        xy = TSNE(perplexity=perplexity, angle=ANGLE, random_state=0, **settings).fit_transform(z)
     return np.asarray(xy - xy.mean(0), dtype=np.float32)

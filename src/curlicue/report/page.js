@@ -58,6 +58,10 @@ function colourBy(latent) {
   return latent.labels && chosen.colour !== "component" ? "class" : "component";
 }
 
+function rankIn(latent) { // which colour: components have theirs by how much they are used, as in the other charts
+  return colourBy(latent) === "class" ? (g) => g : (g) => latent.ranks[g] ?? g;
+}
+
 function median(values) {
   return values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 }
@@ -69,11 +73,12 @@ function middle(members, view) { // the member nearest to their median, which ma
   return members.reduce((best, n) => (far(n) < far(best) ? n : best));
 }
 
-function drawLatent(place, figure) {
+function drawLatent(box, figure) {
   const latent = figure.latent;
   const view = latent.views[Math.min(currentView(), latent.views.length - 1)];
   const byClass = colourBy(latent) === "class";
   const group = byClass ? latent.labels : view.component;
+  const place = rankIn(latent);
   const named = (g) => (byClass ? latent.classes[g] : `${g}`);
   const groups = [...new Set(group)].sort((a, b) => a - b);
   const faded = (g) => chosen.group !== null && groups.includes(chosen.group) && chosen.group !== g;
@@ -82,13 +87,13 @@ function drawLatent(place, figure) {
     text: group.map((g, n) => (latent.labels ? `${latent.classes[latent.labels[n]]}, ` : "") + `component ${view.component[n]}`),
     marker: {
       size: 7, line: { width: 0.5, color: colour("card") },
-      color: group.map((g) => latent.colours[g % latent.colours.length]),
-      symbol: group.map((g) => SYMBOLS[Math.floor(g / latent.colours.length) % SYMBOLS.length]),
+      color: group.map((g) => latent.colours[place(g) % latent.colours.length]),
+      symbol: group.map((g) => SYMBOLS[Math.floor(place(g) / latent.colours.length) % SYMBOLS.length]),
       opacity: group.map((g) => (faded(g) ? 0.08 : 0.85)),
     },
   };
   const annotations = groups.filter((g) => !faded(g)).map((g) => {
-    const n = middle(group.flatMap((other, place) => (other === g ? [place] : [])), view);
+    const n = middle(group.flatMap((other, n) => (other === g ? [n] : [])), view);
     return {
       x: view.x[n], y: view.y[n], text: `<b>${named(g)}</b>`,
       showarrow: false, bgcolor: colour("card"), opacity: 0.85, borderpad: 2, font: { size: 12 },
@@ -101,11 +106,11 @@ function drawLatent(place, figure) {
   });
   layout.margin = { l: 4, r: 4, t: 4, b: 4 };
   layout.transition = { duration: still.matches ? 0 : 450, easing: "cubic-in-out" };
-  Plotly.react(place, [points], layout, CONFIG);
-  if (!place.dataset.listens) {
-    place.dataset.listens = "yes";
-    place.on("plotly_hover", (event) => showSample(event.points[0].pointNumber));
-    place.on("plotly_click", (event) => showSample(event.points[0].pointNumber));
+  Plotly.react(box, [points], layout, CONFIG);
+  if (!box.dataset.listens) {
+    box.dataset.listens = "yes";
+    box.on("plotly_hover", (event) => showSample(event.points[0].pointNumber));
+    box.on("plotly_click", (event) => showSample(event.points[0].pointNumber));
   }
   drawLegend(groups, latent, named);
   for (const button of document.querySelectorAll("[data-colour]")) {
@@ -130,8 +135,9 @@ function drawLegend(groups, latent, named) {
     mark.setAttribute("viewBox", "0 0 12 12");
     mark.setAttribute("aria-hidden", "true");
     const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    path.setAttribute("d", PATHS[Math.floor(g / latent.colours.length) % PATHS.length]);
-    path.setAttribute("fill", latent.colours[g % latent.colours.length]);
+    const place = rankIn(latent)(g);
+    path.setAttribute("d", PATHS[Math.floor(place / latent.colours.length) % PATHS.length]);
+    path.setAttribute("fill", latent.colours[place % latent.colours.length]);
     mark.append(path);
     button.append(mark, plain(named(g)));
     return button;

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from curlicue.errors import RunError
+from curlicue.errors import CurlicueError, RunError
 from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.figures import boundaries
 
@@ -138,6 +138,12 @@ class Story:
         return np.average(self.shares[1], axis=0, weights=weights) if sum(weights) else None
 
     @cached_property
+    def ranks(self) -> Array:
+        """Of each component among all, the most used first: [K]. Colours follow it."""
+        usage = np.zeros(self.shares[1].shape[1]) if self.usage is None else self.usage
+        return np.argsort(np.argsort(-usage, kind="stable"), kind="stable")
+
+    @cached_property
     def confusion(self) -> Array | None:
         """Test samples of each class in each component, [C, K]: all in the end, those of the last view before."""
         if self.result and "confusion" in self.result:
@@ -186,6 +192,8 @@ def telling_damage(*paths: Path) -> Iterator[None]:
     """What is made of these run directories fails only where a file in them holds what no run writes."""
     try:
         yield
+    except CurlicueError:
+        raise
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         where, why = " or ".join(map(str, paths)), f"{type(error).__name__}: {error}"
         raise RunError(
@@ -291,11 +299,14 @@ def _names(each: list[dict[str, str]]) -> list[str]:
         return [each[0].get("dataset", "all")]
     order = list(dict.fromkeys(key.split(".")[0] for some in each for key in some))
     names = [""] * len(each)
-    for key in sorted({key for some in each for key in some}, key=lambda key: (order.index(key.split(".")[0]), key)):
+    keys = {key for some in each for key in some}
+    for key in sorted(keys, key=lambda key: (order.index(key.split(".")[0]), key.removesuffix(".type"))):
         values = [_value(some, key) for some in each]
         if len(set(values)) == 1:
             continue
         words = key.removesuffix(".type").split(".")[-1]
+        if words == "scenario":
+            values = [value and value.lower() for value in values]  # as on the command line
         names = [_joined(name, words, value) for name, value in zip(names, values, strict=True)]
         if all(names) and len(set(names)) == len(names):
             break
