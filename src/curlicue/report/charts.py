@@ -145,8 +145,9 @@ def _layer(name: str, t: list[int], share: Array, rank: int | None) -> Json:
     colour = OTHERS if rank is None else COLOURS[rank % len(COLOURS)]
     trace = _trace(t, share.round(3).tolist(), colour, name, width=0.5)
     trace |= {"stackgroup": "all", "fillcolor": colour, "hovertemplate": "%{y:.2f}"}
-    hatched = rank is not None and rank >= len(COLOURS)
-    return trace | ({"fillpattern": {"shape": "/", "fgcolor": "white", "size": 7}} if hatched else {})
+    if rank is not None and rank >= len(COLOURS):
+        trace["fillpattern"] = {"shape": "/", "bgcolor": colour, "fgcolor": "white", "size": 7, "solidity": 0.2}
+    return trace
 
 
 def latent(story: Story, places: Sequence[Array], pictures: Pictures) -> Json:
