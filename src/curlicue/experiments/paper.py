@@ -106,7 +106,8 @@ def _benchmarks() -> dict[str, Setup]:
         found[f"benchmark-{name}-in-turn"] = in_turn(PRESETS[f"iid-{name}"])
     found["raw-pixels-mnist"], found["raw-pixels-omniglot"] = RawPixels("mnist-grey"), RawPixels("omniglot")
     for n_z in RANDOM_N_Z:
-        found[f"random-n-z-{n_z}"] = Untrained("mnist", replace(MNIST.model, n_z=n_z))
+        capacity = replace(PRESETS["iid-mnist"].model, n_z=n_z, K=100)
+        found[f"random-n-z-{n_z}"] = Untrained("mnist", capacity)
     return found
 
 
