@@ -66,9 +66,12 @@ def write(directory: RunDirectory, result: Json, folder: Path, projector: Projec
         )
         painters["latent"] = latent
     if images and directory.view_steps:
-        painters["dreams"] = 8, 0.4 * len(directory.view_steps) + 0.5, lambda drawn: dreams(drawn.subplots(), directory)
+        K = min(MOST_ROWS, len(directory.view(directory.view_steps[-1])["dreams"]))
+        side = min(0.4, 7 / K)  # inches of an image
+        size = side * K + 1.2, side * len(directory.view_steps) + 0.6
+        painters["dreams"] = *size, lambda drawn: dreams(drawn.subplots(), directory)
     if images and born:
-        painters["d-new"] = 6, 0.22 * born + 0.5, lambda drawn: d_new(drawn.subplots(), directory)
+        painters["d-new"] = 7, 0.23 * born + 0.6, lambda drawn: d_new(drawn.subplots(), directory)
     return _paint(painters, folder)
 
 
@@ -240,7 +243,7 @@ def d_new(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
         name = f"{born['component']} from {born['parent']}, step {born['t']:,}"
         rows[name] = list(directory.birth(born["component"])[:most])
     pictures(axes, rows, directory.read("data")["shape"])
-    axes.set(xlabel="samples of D_new", ylabel="component")
+    axes.set_xlabel("samples of D_new at the birth of each component")
 
 
 def pictures(axes: Axes, rows: Mapping[str, Sequence[Array]], shape: tuple[int, int]) -> None:
