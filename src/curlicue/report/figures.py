@@ -44,7 +44,7 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
         path.parent.mkdir(parents=True, exist_ok=True)
         for ending in (path.suffix, *others):
             dated = {".png": "Software", ".pdf": "CreationDate"}.get(ending, "Date")  # the same file each time
-            drawn.savefig(path.with_suffix(ending), metadata={dated: None})
+            drawn.savefig(path.with_suffix(ending), metadata={dated: None}, bbox_inches="tight")
 
 
 def write(directory: RunDirectory, result: Json, folder: Path, projector: Projector | None = None) -> list[str]:
