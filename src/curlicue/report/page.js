@@ -58,10 +58,6 @@ function colourBy(latent) {
   return latent.labels && chosen.colour !== "component" ? "class" : "component";
 }
 
-function rankIn(latent) { // which colour: components have theirs by how much they are used, as in the other charts
-  return colourBy(latent) === "class" ? (g) => g : (g) => latent.ranks[g] ?? g;
-}
-
 function median(values) {
   return values.sort((a, b) => a - b)[Math.floor(values.length / 2)];
 }
@@ -78,7 +74,7 @@ function drawLatent(box, figure) {
   const view = latent.views[Math.min(currentView(), latent.views.length - 1)];
   const byClass = colourBy(latent) === "class";
   const group = byClass ? latent.labels : view.component;
-  const place = rankIn(latent);
+  const rank = (g) => (byClass ? g : latent.ranks[g] ?? g); // components have their colours by use, as in all charts
   const named = (g) => (byClass ? latent.classes[g] : `${g}`);
   const groups = [...new Set(group)].sort((a, b) => a - b);
   const faded = (g) => chosen.group !== null && groups.includes(chosen.group) && chosen.group !== g;
@@ -87,8 +83,8 @@ function drawLatent(box, figure) {
     text: group.map((g, n) => (latent.labels ? `${latent.classes[latent.labels[n]]}, ` : "") + `component ${view.component[n]}`),
     marker: {
       size: 7, line: { width: 0.5, color: colour("card") },
-      color: group.map((g) => latent.colours[place(g) % latent.colours.length]),
-      symbol: group.map((g) => SYMBOLS[Math.floor(place(g) / latent.colours.length) % SYMBOLS.length]),
+      color: group.map((g) => latent.colours[rank(g) % latent.colours.length]),
+      symbol: group.map((g) => SYMBOLS[Math.floor(rank(g) / latent.colours.length) % SYMBOLS.length]),
       opacity: group.map((g) => (faded(g) ? 0.08 : 0.85)),
     },
   };
@@ -112,7 +108,7 @@ function drawLatent(box, figure) {
     box.on("plotly_hover", (event) => showSample(event.points[0].pointNumber));
     box.on("plotly_click", (event) => showSample(event.points[0].pointNumber));
   }
-  drawLegend(groups, latent, named);
+  drawLegend(groups, latent, named, rank);
   for (const button of document.querySelectorAll("[data-colour]")) {
     button.setAttribute("aria-pressed", String(button.dataset.colour === colourBy(latent)));
   }
@@ -122,7 +118,7 @@ function plain(label) { // chart labels are escaped for plotly
   return new DOMParser().parseFromString(label, "text/html").documentElement.textContent;
 }
 
-function drawLegend(groups, latent, named) {
+function drawLegend(groups, latent, named, rank) {
   const legend = document.getElementById("latent-legend");
   const focused = legend.contains(document.activeElement) ? document.activeElement.id : "";
   legend.replaceChildren(...groups.map((g) => {
@@ -135,9 +131,8 @@ function drawLegend(groups, latent, named) {
     mark.setAttribute("viewBox", "0 0 12 12");
     mark.setAttribute("aria-hidden", "true");
     const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-    const place = rankIn(latent)(g);
-    path.setAttribute("d", PATHS[Math.floor(place / latent.colours.length) % PATHS.length]);
-    path.setAttribute("fill", latent.colours[place % latent.colours.length]);
+    path.setAttribute("d", PATHS[Math.floor(rank(g) / latent.colours.length) % PATHS.length]);
+    path.setAttribute("fill", latent.colours[rank(g) % latent.colours.length]);
     mark.append(path);
     button.append(mark, plain(named(g)));
     return button;

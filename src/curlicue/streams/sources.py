@@ -166,13 +166,15 @@ def _mnist(name: str, files: list[Held]) -> Source:
     images, labels, test_images, test_labels = (
         parse_idx(file.contents, n_dims, str(file.path)) for file, n_dims in zip(files, (3, 1, 3, 1), strict=True)
     )
-    x, x_test = (each / np.float32(255) if name == "mnist-grey" else each > 0.5 * 255 for each in (images, test_images))
-    whole = from_arrays(name, x, labels, x_test, test_labels)
+    pixels, test_pixels = (
+        each / np.float32(255) if name == "mnist-grey" else each > 0.5 * 255 for each in (images, test_images)
+    )
+    whole = from_arrays(name, pixels, labels, test_pixels, test_labels)
     if name == "mnist-60k":
         return whole
-    train, cut = whole.train, len(images) * 5 // 6
-    first, last = (Split(train.x[part], train.labels[part]) for part in (slice(cut), slice(cut, None)))
-    return replace(whole, train=first, validation=last)
+    x, known = whole.train.x, whole.train.labels
+    cut = len(x) * 5 // 6
+    return replace(whole, train=Split(x[:cut], known[:cut]), validation=Split(x[cut:], known[cut:]))
 
 
 def parse_idx(raw: bytes, n_dims: int, origin: str) -> npt.NDArray[np.uint8]:
