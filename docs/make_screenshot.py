@@ -17,6 +17,7 @@ from selenium import webdriver
 
 from curlicue.cli import main as curlicue
 from curlicue.report.html import write_page
+from curlicue.report.story import read
 
 ROOT = Path(__file__).parent.parent
 SHOWN = ("headline", "classes", "latent", "dreams")  # sections
@@ -37,7 +38,7 @@ def main(run: Annotated[Path | None, tyro.conf.Positional] = None, /, out: Path 
             run = Path(folder) / "digits"
             curlicue(["demo", "--out", str(run)])
         page = Path(folder) / "page.html"
-        write_page([run], page)
+        write_page([read(run)], page)
         out.write_bytes(picture(page, Path(folder) / "profile"))
 
 

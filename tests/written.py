@@ -72,7 +72,7 @@ def write_steps(run: RunDirectory, rng: np.random.Generator, t: int, D: int, lab
 
 def write_view(run: RunDirectory, rng: np.random.Generator, t: int, N: int, D: int) -> None:
     """What is seen at step t."""
-    K = t // 100
+    K = -(-t // 100)
     y = rng.integers(0, K, size=N)
     centres = 5 * rng.normal(size=(K, 3))
     z = centres[y] + rng.normal(size=(N, 3))

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from curlicue import records
 from curlicue.config import (
     BeforeBirth,
+    Drift,
     Every,
     ExpansionConfig,
     Iid,
@@ -35,6 +36,7 @@ from curlicue.learn.checkpoint import save_checkpoint
 from curlicue.learn.events import ComponentBorn, SnapshotTaken, StepTaken
 from curlicue.records import RunDirectory
 from curlicue.rng import named_generator
+from curlicue.streams.schedule import n_tasks
 from curlicue.streams.sources import Source, from_arrays
 
 STEPS = 130  # a line of a hundred steps, and a rest
@@ -545,10 +547,10 @@ def test_less_than_one_thread_is_refused(threads):
 # -- views --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_shows_the_model_ten_times_and_the_samples_once(whole):
+def test_a_run_shows_the_model_after_each_class_and_the_samples_once(whole):
     path, _ = whole("MGR, periodic")
     directory, source = RunDirectory.open(path), toy()
-    assert directory.view_steps == [13 * part for part in range(1, 11)]
+    assert directory.view_steps == [-(-STEPS * part // 12) for part in range(1, 13)]  # three classes, four times each
     rows, last = directory.view("rows"), directory.view(STEPS)
     K, n_test = directory.read("result")["K"], len(source.test.x)
     assert rows["x"].shape == (n_test, 6)
@@ -562,6 +564,32 @@ def test_a_run_says_what_its_samples_are(whole):
     path, _ = whole("MGR, periodic")
     known = {"name": "toy", "classes": ["0", "1", "2"], "shape": [6]}
     assert RunDirectory.open(path).read("data") == known
+
+
+@pytest.mark.parametrize(
+    ("scenario", "n_classes", "views"),
+    [
+        (Sequential(), 10, 10),
+        (Sequential(), 50, 50),
+        (Sequential(at_once=2), 9, 10),
+        (Sequential(at_once=2), 14, 14),
+        (Sequential(), 101, 10),
+        (Drift(), 11, 11),
+        (Iid(), 50, 10),
+    ],
+)
+def test_the_model_is_seen_at_the_end_of_each_period_unless_they_are_too_many(tmp_path, scenario, n_classes, views):
+    x, labels = np.random.default_rng(0).random((4 * n_classes, 2)), np.arange(4 * n_classes) % n_classes
+    source = from_arrays("many", x, labels, x, labels)
+    config = replace(MGR, scenario=scenario, steps=1000)
+    run = Run(config, source, RunDirectory.create(tmp_path / "run", config_json(config), {}))
+    seen = []
+    for run.learner.t in range(1, 1001):
+        seen += [run.learner.t] if run._is_time_to_look() else []
+    assert len(seen) == views
+    tasks = n_tasks(scenario, n_classes)
+    firsts = [t for t in range(1, 1000) if t * tasks // 1000 > (t - 1) * tasks // 1000]  # of a period, as steps taken
+    assert tasks > 100 or set(firsts) <= set(seen)
 
 
 def test_few_steps_have_as_many_views(tmp_path):

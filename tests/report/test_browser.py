@@ -13,6 +13,7 @@ import pytest
 from curlicue.records import RunDirectory
 from curlicue.report.html import write_page
 from curlicue.report.live import Live
+from curlicue.report.story import read
 from written import CLASSES, write_end, write_run, write_steps, write_view
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -89,12 +90,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     folder = tmp_path_factory.mktemp("pages")
     runs = {
         "whole": [write_run(folder / "whole")],
+        "many views": [write_run(folder / "many")],
         "unfinished": [write_run(folder / "unfinished", until=200)],
         "unlabelled lines": [write_run(folder / "lines", labelled=False, shape=(9,))],
         "several": [write_run(folder / f"s{seed}", seed=seed) for seed in (0, 1)],
     }
+    for t in range(20, 401, 20):
+        write_view(RunDirectory.open(runs["many views"][0]), np.random.default_rng(t), t, 30, 12)
     for name, paths in runs.items():
-        write_page(paths, folder / f"{name}.html")
+        write_page([read(path) for path in paths], folder / f"{name}.html")
     return {name: (folder / f"{name}.html").as_uri() for name in runs}
 
 
@@ -143,6 +147,25 @@ def test_the_slider_moves_through_the_views(browser, pages):
     assert browser.ask("document.getElementById('slider-latent').value") == "1"  # both show the same time
     assert browser.ask("[...document.querySelectorAll('output')].map(o => o.textContent)") == ["step 200"] * 2
     browser.until(f"JSON.stringify({POINTS}.x) !== {json.dumps(json.dumps(last, separators=(',', ':')))}")
+    assert browser.errors == []
+
+
+def test_sliders_of_different_views_show_the_same_time(browser, pages):
+    browser.show(pages["many views"])
+    steps = "['latent', 'dreams'].map(n => document.querySelector(`#slider-${n} ~ output`).textContent)"
+    stops = "['latent', 'dreams'].map(n => document.getElementById(`slider-${n}`).max)"
+    assert browser.ask(stops) == ["9", "19"]
+    assert browser.ask(steps) == ["step 400"] * 2
+    browser.slide("dreams", 4)
+    assert browser.ask(steps) == ["step 80", "step 100"]  # the newest that there was
+    browser.slide("latent", 2)
+    assert browser.ask(steps) == ["step 120"] * 2
+    browser.slide("dreams", 0)
+    assert browser.ask(steps) == ["step 40", "step 20"]  # there was none yet: the first
+    assert browser.ask(f"{POINTS}.x.length") == 30
+    browser.click("#dreams .play")
+    browser.until(f"{steps}[1] === 'step 40'")
+    assert browser.ask("[...document.querySelectorAll('[data-view]')].filter(p => !p.hidden).length") == 1
     assert browser.errors == []
 
 

@@ -113,7 +113,7 @@ STEPS = [100, 200, 300, 400]
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     """Four views of twelve samples of 2x3 pixels; a component is born between any two."""
-    made = RunDirectory.create(tmp_path / "run", {}, {})
+    made = RunDirectory.create(tmp_path / "run", {"steps": STEPS[-1]}, {})
     rng = np.random.default_rng(0)
     made.write("data", {"name": "toy", "classes": ["a", "b", "<c>"], "shape": [2, 3]})
     made.write_view("rows", {"x": rng.random((12, 6)), "labels": np.arange(12) % 3})

@@ -14,7 +14,7 @@ from curlicue.report.html import page, write_page
 from curlicue.report.latent import Projector
 from curlicue.report.pictures import Pictures
 from curlicue.report.story import grouped, read
-from written import CLASSES, STEPS, write_steps, write_view
+from written import CLASSES, STEPS, write_run, write_steps, write_view
 
 EVERY = [
     "headline",
@@ -279,6 +279,16 @@ def test_a_view_is_projected_once_and_from_the_one_before(monkeypatch):
     assert len(calls) == 5
 
 
+def test_of_many_views_about_ten_are_projected_and_they_stay_the_same_as_views_are_added():
+    views = [20 * n for n in range(1, 51)]
+    tenths = [100 * n for n in range(1, 11)]
+    assert latent.moments(views, 1000) == tenths
+    for n in range(1, 51):
+        assert latent.moments(views[:n], 1000) == [*(t for t in tenths if t < 20 * n), 20 * n]
+    assert latent.moments([1, 2, 3], 3) == [1, 2, 3]
+    assert latent.moments([], 3) == []
+
+
 def test_points_keep_their_places_from_view_to_view():
     rng = np.random.default_rng(0)
     centres = 20 * rng.normal(size=(4, 5))
@@ -367,6 +377,14 @@ def test_a_band_leaves_out_where_there_is_one_run_only():
     low, high, mean = charts._band({100: [10.0, 20.0], 200: [30.0]}, "n", 0)
     assert low["x"] == high["x"] == [100]
     assert mean["x"] == [100, 200]
+
+
+def test_runs_of_one_name_have_a_column_each(tmp_path, quick):
+    paths = [write_run(tmp_path / folder / "same", seed=seed) for seed, folder in enumerate("ab")]
+    RunDirectory.open(paths[1]).write("environment", {"python": "another"})
+    environment = made(*paths).sections["made"].split('id="environment"')[1]
+    assert environment.count("same</th>") == 2
+    assert "<td>3</td><td>another</td>" in environment
 
 
 def test_a_comparison_says_seeds_and_machines(several, quick):
@@ -493,7 +511,7 @@ def test_a_page_of_a_large_run_has_a_bearable_size(make_run, quick, tmp_path):
         run.write_view(t, {"dreams": dreams, "centres": centres, "z": centres[y] + rng.normal(size=(1000, 8)), "y": y})
     for t in range(500, 100_001, 100):
         run.append("events", {"event": "StepsTaken", "t": t, "n": 100, "real": {"bound": -9.0, "q_y": [0.025] * 40}})
-    assert write_page([path], tmp_path / "page.html") < 8e6
+    assert write_page([read(path)], tmp_path / "page.html") < 8e6
 
 
 def test_views_that_come_later_are_taken_in(make_run, quick):

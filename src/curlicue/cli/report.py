@@ -21,7 +21,7 @@ from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
 from curlicue.report.latent import Projector
 from curlicue.report.live import Live
-from curlicue.report.story import grouped, read, telling_damage
+from curlicue.report.story import Story, grouped, read, telling_damage
 
 PAGE = "report.html"
 LOOK_EVERY = 1.0  # seconds
@@ -53,11 +53,12 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
             figures.mkdir(parents=True, exist_ok=True)
     projector = Projector()
     with _writing(page, "--out"), console.busy("Making the page: arranging the latent space takes some seconds"):
-        size = write_page(runs, page, projector)
+        stories = [read(run) for run in runs]
+        size = write_page(stories, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
         with telling_damage(*runs), _writing(figures, "--figures"), console.busy("Drawing the figures"):
-            _draw(results, figures, projector)
+            _draw(stories, results, figures, projector)
 
 
 @contextmanager
@@ -69,15 +70,13 @@ def _writing(path: Path, option: str) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written ({error.strerror}). Choose another {option}.") from error
 
 
-def _draw(results: Mapping[Path, Json], folder: Path, projector: Projector) -> None:
+def _draw(stories: list[Story], results: Mapping[Path, Json], folder: Path, projector: Projector) -> None:
     """Figures for print: of each run, and of several together."""
-    runs = list(results)
-    for run, result in results.items():
-        own = folder if len(runs) == 1 else folder / run.resolve().name
-        _tell(own, write_figures(RunDirectory.open(run), result, own, projector))
-    if len(runs) > 1:
-        groups = grouped([read(run) for run in runs])
-        together = {name: [results[story.path] for story in stories] for name, stories in groups.items()}
+    for story in stories:
+        own = folder if len(stories) == 1 else folder / story.name
+        _tell(own, write_figures(RunDirectory.open(story.path), results[story.path], own, projector))
+    if len(stories) > 1:
+        together = {name: [results[story.path] for story in some] for name, some in grouped(stories).items()}
         _tell(folder, write_comparison(together, folder))
 
 

@@ -23,13 +23,13 @@ from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records import LOGS, RunDirectory
 from curlicue.rng import Rng, named_generator
-from curlicue.streams.schedule import Schedule
+from curlicue.streams.schedule import Schedule, n_tasks
 from curlicue.streams.sources import Source, Split
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
 DIGITS = 4  # of the share that each component explains
 POSTERIOR_POINTS = 200  # of the shares over time in a result file
-VIEWS = 10  # of the model, over a run
+VIEWS, MOST_VIEWS = 10, 100  # of the model, over a run: at least, and where classes are many, at most
 SHOWN = 1000  # test samples in them
 WORTH_SHARING = 1_000_000  # weights of a model from which on several threads are faster than one
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
@@ -90,7 +90,7 @@ class Run:
                 yield event
             if learner.t % config.evaluate_every == 0 or learner.t == config.steps:
                 yield self._evaluate()
-            if learner.t * VIEWS // config.steps > (learner.t - 1) * VIEWS // config.steps:
+            if self._is_time_to_look():
                 self._look()
             if learner.t % config.checkpoint_every == 0 and learner.t < config.steps:
                 self.save()
@@ -153,6 +153,13 @@ class Run:
         test = self.source.test
         rows = torch.randperm(len(test.x), generator=named_generator(0, "shown"))[:SHOWN]
         return Split(test.x[rows], test.labels[rows])
+
+    def _is_time_to_look(self) -> bool:
+        """After each period of the stream; where these are few, or too many, at other equal distances."""
+        t, steps = self.learner.t, self.config.steps
+        tasks = n_tasks(self.config.scenario, self.source.n_classes)
+        views = VIEWS if tasks > MOST_VIEWS else -(-VIEWS // tasks) * tasks
+        return t * views // steps > (t - 1) * views // steps
 
     def _look(self) -> None:
         """Write down what the model looks like; like measuring, it changes nothing."""

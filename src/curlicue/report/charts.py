@@ -150,18 +150,18 @@ def _layer(name: str, t: list[int], share: Array, rank: int | None) -> Json:
     return trace
 
 
-def latent(story: Story, places: Sequence[Array], pictures: Pictures) -> Json:
-    """Where the test samples lie in each view; page.js draws the view and the colours that are asked for."""
+def latent(story: Story, views: Mapping[int, Mapping[str, Array]], places: Sequence[Array], pictures: Pictures) -> Json:
+    """Where the test samples lie in some views; page.js draws the view and the colours that are asked for."""
     alike = [10 * xy / max(float(xy.std()), 1e-6) for xy in places]  # t-SNE has no unit
-    views = [
+    moments = [
         {"t": t, "x": _two(xy[:, 0]), "y": _two(xy[:, 1]), "component": view["y"].tolist()}
-        for (t, view), xy in zip(story.views.items(), alike, strict=True)
+        for (t, view), xy in zip(views.items(), alike, strict=True)
     ]
     points = np.concatenate(alike)
     low, high = points.min(0), points.max(0)
     pad = 0.05 * (high - low) + 1e-3
     ranges = [[round(float(a), 2), round(float(b), 2)] for a, b in zip(low - pad, high + pad, strict=True)]
-    told: Json = {"views": views, "ranges": ranges, "colours": COLOURS, "ranks": story.ranks.tolist()}
+    told: Json = {"views": moments, "ranges": ranges, "colours": COLOURS, "ranks": story.ranks.tolist()}
     if story.labels is not None:
         told |= {"labels": story.labels.tolist(), "classes": [label(name, 30) for name in story.classes]}
     if story.x is not None and pictures.are_images:

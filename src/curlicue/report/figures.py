@@ -13,7 +13,7 @@ import numpy as np
 
 from curlicue.errors import MissingExtraError
 from curlicue.records import Array, Json, RunDirectory
-from curlicue.report.latent import Projector
+from curlicue.report.latent import Projector, moments
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,7 +51,7 @@ def write(directory: RunDirectory, result: Json, folder: Path, projector: Projec
     """All figures of one finished run, each in every kind of file; their names."""
     images = len(directory.read("data")["shape"]) == 2
     born, C = min(MOST_ROWS, len(_born(directory))), len(result["result"]["classes"])
-    steps = directory.view_steps[1::2]
+    steps = moments(directory.view_steps, result["config"]["steps"])[1::2]
     painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
         "accuracy": (5, 3.2, lambda drawn: accuracy_over_time(drawn.subplots(), {"accuracy": [result]})),
         "classes": (5, max(3.2, 0.11 * C), lambda drawn: class_accuracy(drawn.subplots(), result)),
@@ -270,7 +270,7 @@ def latent_maps(
 ) -> None:
     """The latent space at some steps: above, samples coloured by class; below, by component."""
     labels = directory.view("rows")["labels"]
-    views = {t: directory.view(t) for t in directory.view_steps}
+    views = {t: directory.view(t) for t in moments(directory.view_steps, directory.read("config")["steps"])}
     projected = (projector or Projector()).project(view["z"] for view in views.values())
     places = dict(zip(views, projected, strict=True))
     for column, t in enumerate(steps):

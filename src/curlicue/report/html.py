@@ -16,12 +16,12 @@ import numpy as np
 from curlicue.errors import MissingExtraError
 from curlicue.records import Array, Json, write_atomically
 from curlicue.report import charts
-from curlicue.report.latent import Projector
+from curlicue.report.latent import Projector, moments
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import Life, Story, flat, grouped, mean_sd, read, settings, telling_damage
+from curlicue.report.story import Life, Story, flat, grouped, mean_sd, settings, telling_damage
 
 DREAMS, NEAREST = 8, 8  # pictures of a component in the table
-DREAMS_IN_VIEW = 4
+DREAMS_IN_VIEW, MANY_VIEWS = 4, 20  # where views are many, only one dream
 SHOWN_OF_D_NEW, D_NEW_COLUMNS = 20, 10
 SCENARIOS = {"Iid": "all classes shuffled", "Drift": "each class fading into the next"}
 
@@ -61,9 +61,9 @@ class Page:
         )
 
 
-def write_page(paths: Sequence[Path], out: Path, projector: Projector | None = None) -> int:
+def write_page(stories: Sequence[Story], out: Path, projector: Projector | None = None) -> int:
     """The page of these runs; returns how many bytes it has."""
-    contents = page([read(path) for path in paths], projector or Projector()).html().encode()
+    contents = page(stories, projector or Projector()).html().encode()
     write_atomically(out, contents)
     return len(contents)
 
@@ -218,29 +218,31 @@ def _posterior(made: Page, story: Story) -> None:
 def _latent(made: Page, story: Story, pictures: Pictures, projector: Projector) -> None:
     if not story.views:
         return
-    places = projector.project(view["z"] for view in story.views.values())
+    views = {t: story.views[t] for t in moments(list(story.views), story.steps)}
+    places = projector.project(view["z"] for view in views.values())
     buttons = "".join(
         f'<button type="button" id="colour-{name}" data-colour="{name}">{name}</button>'
         for name in ("class", "component")
     )
     choice = f'<span class="choice" role="group" aria-label="Colour by">Colour by {buttons}</span>'
     choice = choice if story.labels is not None else ""
-    chart = made.chart("latent", charts.latent(story, places, pictures), "The test samples in latent space, by t-SNE")
+    chart = made.chart(
+        "latent", charts.latent(story, views, places, pictures), "The test samples in latent space, by t-SNE"
+    )
     box = f'<div class="latent">{chart}<div class="sample" aria-live="polite" hidden></div></div>'
     n = len(places[0])
     note = f"{n:,} test samples, by t-SNE; each view starts from the one before. Point at one to see it."
     legend = '<div class="legend" id="latent-legend"></div>'
-    controls = f'<div class="controls">{_slider("latent", story)}{choice}</div>'
+    controls = f'<div class="controls">{_slider("latent", list(views))}{choice}</div>'
     made.add("latent", "Latent space", controls, box, legend, _note(note))
 
 
-def _slider(name: str, story: Story) -> str:
-    steps = json.dumps(list(story.views))
-    last = len(story.views) - 1
+def _slider(name: str, steps: list[int]) -> str:
+    last = len(steps) - 1
     return (
         f'<span class="choice"><button type="button" class="play" id="play-{name}" aria-label="Play">▶</button>'
-        f'<input type="range" id="slider-{name}" min="0" max="{last}" value="{last}" data-steps="{steps}" '
-        f'aria-label="View after so many steps"><output>step {max(story.views):,}</output></span>'
+        f'<input type="range" id="slider-{name}" min="0" max="{last}" value="{last}" data-steps="{json.dumps(steps)}" '
+        f'aria-label="View after so many steps"><output>step {steps[-1]:,}</output></span>'
     )
 
 
@@ -249,16 +251,16 @@ def _dreams(made: Page, story: Story, pictures: Pictures) -> None:
     if not story.views:
         return
     panels, before = [], 0
+    n = DREAMS_IN_VIEW if len(story.views) < MANY_VIEWS else 1
     for place, view in enumerate(story.views.values()):
         cells = "".join(
-            _dream(k, dreams[:DREAMS_IN_VIEW], pictures, new=bool(place) and k >= before)
-            for k, dreams in enumerate(view["dreams"])
+            _dream(k, dreams[:n], pictures, new=bool(place) and k >= before) for k, dreams in enumerate(view["dreams"])
         )
         hidden = "" if place == len(story.views) - 1 else " hidden"
         panels.append(f'<div class="dreams" data-view="{place}"{hidden}>{cells}</div>')
         before = len(view["dreams"])
     note = "What each component imagines at that step. Those that are new since the view before are framed."
-    controls = f'<div class="controls">{_slider("dreams", story)}</div>'
+    controls = f'<div class="controls">{_slider("dreams", list(story.views))}</div>'
     made.add("dreams", "What it dreams", controls, *panels, _note(note))
 
 
@@ -394,7 +396,7 @@ def _compare(made: Page, stories: Sequence[Story]) -> None:
         made.add("different", "In what they differ", _differences(groups))
     same = set.intersection(*(set(settings(story).items()) for story in stories))
     boxes = f'<details id="settings"><summary>Settings that all have</summary>{_pairs(dict(sorted(same)))}</details>'
-    where = {story.name: flat(_one_level(story.environment)) for story in stories}
+    where = [(story.name, flat(_one_level(story.environment))) for story in stories]
     boxes += f'<details id="environment"><summary>Environment of each run</summary>{_beside(where)}</details>'
     made.add("made", "How they were made", boxes)
 
@@ -457,13 +459,11 @@ def _differences(groups: Mapping[str, Sequence[Story]]) -> str:
     """A row for each setting that is not the same in all groups."""
     each = {group: settings(stories[0]) for group, stories in groups.items()}
     same = set.intersection(*(set(some.items()) for some in each.values()))
-    return _beside({group: dict(some.items() - same) for group, some in each.items()})
+    return _beside([(group, dict(some.items() - same)) for group, some in each.items()])
 
 
-def _beside(each: Mapping[str, Mapping[str, str]]) -> str:
+def _beside(each: Sequence[tuple[str, Mapping[str, str]]]) -> str:
     """A column for each, a row for each name that any has."""
-    names = sorted({name for some in each.values() for name in some})
-    cells = [[escape(some.get(name, "–")) for some in each.values()] for name in names]
-    return _table(
-        ["name", *each], [[f"<code>{escape(name)}</code>", *row] for name, row in zip(names, cells, strict=True)]
-    )
+    names = sorted({name for _, some in each for name in some})
+    rows = [[f"<code>{escape(name)}</code>", *(escape(some.get(name, "–")) for _, some in each)] for name in names]
+    return _table(["name", *(column for column, _ in each)], rows)

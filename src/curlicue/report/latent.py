@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 import numpy as np
 
 from curlicue.records import Array
 
+MOMENTS = 10  # of a run
 PERPLEXITY = 30.0
 FIRST, NEXT = 500, 300  # iterations of t-SNE: from nothing, and from the view before
 ANGLE = 0.8  # of Barnes and Hut: as good as their 0.5 here, in half the time
 EXAGGERATION = 4.0  # of a view that has one before: enough to part what has become two clusters
+
+
+def moments(views: Sequence[int], steps: int) -> list[int]:
+    """Of the steps of views, the first in each tenth of the run, and the last: as many as t-SNE has time for.
+
+    Those chosen stay so when views are added, but for the last.
+    """
+    tenths = [0, *(t * MOMENTS // steps for t in views)]
+    return [t for t, (before, now) in zip(views, pairwise(tenths), strict=True) if now > before or t == views[-1]]
 
 
 class Projector:

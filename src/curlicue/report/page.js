@@ -13,8 +13,8 @@ const PATHS = [ // the same, for the legend
 const PLAY_EVERY = 900; // milliseconds
 const ASK_EVERY = 1000;
 
-// what the reader has chosen; `view` null is the newest, also when there is a newer one
-const chosen = { view: null, colour: null, group: null };
+// what the reader has chosen; `step` null is the newest, also when there is a newer one
+const chosen = { step: null, colour: null, group: null };
 
 // -- charts ---------------------------------------------------------------------------------------------------------
 
@@ -71,7 +71,7 @@ function middle(members, view) { // the member nearest to their median, which ma
 
 function drawLatent(box, figure) {
   const latent = figure.latent;
-  const view = latent.views[Math.min(currentView(), latent.views.length - 1)];
+  const view = latent.views[placeOf(latent.views.map((view) => view.t))];
   const byClass = colourBy(latent) === "class";
   const group = byClass ? latent.labels : view.component;
   const rank = (g) => (byClass ? g : latent.ranks[g] ?? g); // components have their colours by use, as in all charts
@@ -143,7 +143,7 @@ function drawLegend(groups, latent, named, rank) {
 function showSample(n) {
   const box = document.querySelector(".sample");
   const latent = figures.latent.latent;
-  const view = latent.views[Math.min(currentView(), latent.views.length - 1)];
+  const view = latent.views[placeOf(latent.views.map((view) => view.t))];
   const words = latent.labels ? [`class ${plain(latent.classes[latent.labels[n]])}`] : [];
   const lines = [...words, `component ${view.component[n]}`].map((text) => {
     const line = document.createElement("div");
@@ -170,29 +170,30 @@ function sliders() {
   return [...document.querySelectorAll("input[data-steps]")];
 }
 
-function lastView() {
-  return Math.max(0, ...sliders().map((slider) => Number(slider.max)));
+function stops() { // of the slider that has most of them
+  return sliders().map((slider) => JSON.parse(slider.dataset.steps)).reduce((a, b) => (b.length > a.length ? b : a), []);
 }
 
-function currentView() {
-  return chosen.view === null ? lastView() : Math.min(chosen.view, lastView());
+function placeOf(steps) { // of the newest view at the chosen time
+  const place = chosen.step === null ? steps.length - 1 : steps.findLastIndex((step) => step <= chosen.step);
+  return Math.max(0, place);
 }
 
 function showView() {
-  const now = currentView();
   for (const slider of sliders()) {
     const steps = JSON.parse(slider.dataset.steps);
-    const place = Math.min(now, steps.length - 1);
+    const place = placeOf(steps);
     const words = `step ${steps[place].toLocaleString("en")}`;
     slider.value = String(place);
     slider.setAttribute("aria-valuetext", words);
     slider.parentElement.querySelector("output").textContent = words;
+    const panels = slider.closest("section").querySelectorAll("[data-view]");
+    for (const panel of panels) panel.hidden = Number(panel.dataset.view) !== place;
   }
-  for (const panel of document.querySelectorAll("[data-view]")) panel.hidden = Number(panel.dataset.view) !== now;
 }
 
-function choose(view) {
-  chosen.view = view >= lastView() ? null : view;
+function choose(step) {
+  chosen.step = step >= stops().at(-1) ? null : step;
   showView();
   draw("latent");
 }
@@ -201,10 +202,10 @@ let playing = null;
 
 function play() {
   clearInterval(playing);
-  choose(currentView() === lastView() ? 0 : currentView());
+  choose(chosen.step ?? stops()[0]);
   playing = setInterval(() => {
-    choose(currentView() + 1);
-    if (chosen.view === null) stop();
+    choose(stops()[placeOf(stops()) + 1]);
+    if (chosen.step === null) stop();
   }, PLAY_EVERY);
   showPlaying();
 }
@@ -225,7 +226,7 @@ function showPlaying() {
 document.addEventListener("input", (event) => {
   if (!event.target.matches("input[data-steps]")) return;
   stop();
-  choose(Number(event.target.value));
+  choose(JSON.parse(event.target.dataset.steps)[Number(event.target.value)]);
 });
 
 document.addEventListener("click", (event) => {

@@ -10,6 +10,17 @@ from curlicue.errors import ConfigError
 from curlicue.streams.sources import Split
 
 
+def n_tasks(scenario: Scenario, C: int) -> int:
+    """Into how many periods of equal length a stream of C classes falls."""
+    match scenario:
+        case Iid():
+            return 1
+        case Sequential(at_once):
+            return -(-C // at_once)
+        case Drift():
+            return C
+
+
 def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) -> Tensor:
     """The share of each class [C] in the batch of step t of `steps`."""
     C = len(frequencies)
@@ -18,8 +29,7 @@ def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) ->
         case Iid():
             return frequencies
         case Sequential(at_once):
-            tasks = -(-C // at_once)
-            task = t * tasks // steps
+            task = t * n_tasks(scenario, C) // steps
             classes = torch.arange(C)
             shown = (classes // at_once == task).to(frequencies.dtype)
             return shown / shown.sum()
