@@ -13,7 +13,9 @@ from pathlib import Path
 
 import tyro
 
-from curlicue.experiments.paper import C_NEWS, EXPERIMENTS, SETUPS, Experiment
+from curlicue.cli.drawing import PAINTERS
+from curlicue.cli.drawing import draw as paint
+from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Experiment
 from curlicue.experiments.reproduce import Job, read_result
 from curlicue.experiments.tables import SHORT_OF, header, lines
 from curlicue.records import Json
@@ -48,7 +50,7 @@ def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
         root: where README.md and docs/ are
     """
     found, docs, readme = read(results), root / "docs", root / "README.md"
-    drawn = draw(found, docs / "results")
+    drawn = draw(found, results / "figures")
     (docs / "results.md").write_text(page(found, drawn))
     if not found[FULL]:
         raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Write one: curlicue result RUN --out FILE")
@@ -67,13 +69,12 @@ def read(results: Path) -> Found:
     return found
 
 
-def page(found: Found, drawn: dict[str, str]) -> str:
-    """The text; `drawn` has the file of each figure."""
+def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
+    """The text; `drawn` has the files of each figure."""
     parts = [INTRODUCTION]
     for name, experiment in EXPERIMENTS.items():
         parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5`\n")
-        if name in drawn:
-            parts.append(f"![{experiment.title}](results/{drawn[name]})\n")
+        parts += [f"![{experiment.title}](../results/figures/{file})\n" for file in drawn.get(name, ())]
         parts.append(table(experiment, found))
     return "\n".join(parts)
 
@@ -115,18 +116,10 @@ def provenance(results: Sequence[Json]) -> str:
 # -- figures ----------------------------------------------------------------------------------------------------------
 
 
-def draw(found: Found, folder: Path) -> dict[str, str]:
-    """Those of which there are results; the file of each."""
-    drawn = {}
-    for name, painter in (
-        ("figure-variants", draw_variants),
-        ("figure-c-new", draw_thresholds),
-        ("figure-posterior", draw_posterior),
-    ):
-        path = folder / f"{name}.png"
-        if painter(found, path):
-            drawn[name] = path.name
-    return drawn
+def draw(found: Found, folder: Path) -> dict[str, list[str]]:
+    """Those of which there are results; the files of each. What a run directory showed lies there already."""
+    drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, found.__getitem__, folder / f"{name}.png")}
+    return drawn | {LIFE: sorted(path.name for path in folder.glob(f"{LIFE}-*.png"))}
 
 
 def draw_picture(found: Found, path: Path) -> None:
@@ -140,45 +133,6 @@ def draw_picture(found: Found, path: Path) -> None:
         figures.births(drawn.add_subplot(grid[1, 0], sharex=over_time), runs)
         figures.class_accuracy(by_class, found[FULL][0])
         by_class.set_title(f"{VARIANTS[FULL][0]}, class by class (framed: now shown)", fontsize=9)
-
-
-def draw_variants(found: Found, path: Path) -> bool:
-    """Accuracy of the variants over time, of each class over time, and what is confused in the end."""
-    if not found[FULL]:
-        return False
-    runs = {row.name: found[row.setup] for row in EXPERIMENTS["figure-variants"].rows if found[row.setup]}
-    with figures.figure(path, 11, 3.2) as drawn:
-        over_time, by_class, confused = drawn.subplots(1, 3, width_ratios=(4, 4, 3))
-        figures.accuracy_over_time(over_time, runs)
-        figures.class_accuracy(by_class, found[FULL][0])
-        figures.confusion(confused, found[FULL][0])
-    return True
-
-
-def draw_thresholds(found: Found, path: Path) -> bool:
-    """What c_new does."""
-    runs = {
-        label: {float(c): found[f"{name}{c}"] for c in C_NEWS if found[f"{name}{c}"]}
-        for label, name in (("one after the other", "mnist-c-new"), ("shuffled", "mnist-iid-c-new"))
-    }
-    runs = {label: by_threshold for label, by_threshold in runs.items() if len(by_threshold) > 1}
-    if not runs:
-        return False
-    with figures.figure(path, 9, 2.8) as drawn:
-        figures.thresholds(list(drawn.subplots(1, 3)), runs)
-    return True
-
-
-def draw_posterior(found: Found, path: Path) -> bool:
-    """The most used components, with discrete changes and with drift."""
-    rows = EXPERIMENTS["figure-posterior"].rows
-    first = {row.name: found[row.setup][0] for row in rows if row.setup and found[row.setup]}
-    first = {name: result for name, result in first.items() if result.get("posterior", {}).get("t")}
-    if not first:
-        return False
-    with figures.figure(path, 9, 2.6) as drawn:
-        figures.posteriors(drawn, first)
-    return True
 
 
 if __name__ == "__main__":

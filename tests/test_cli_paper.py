@@ -1,4 +1,6 @@
 import json
+import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -51,6 +53,44 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     assert pixels[:2] == ["pixels", "1"]
     assert quoted == ["quoted", "–", "", "12.34", ""]
     assert command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1).out == answer.out
+
+
+@pytest.fixture
+def small_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's figures, of the smallest runs."""
+    for name in ("mnist-mgr", "mnist-drift-mgr"):
+        monkeypatch.setitem(SETUPS, name, TINY)
+
+
+def test_figures_are_drawn_of_their_runs(command, small_paper, tmp_path):
+    answer = command("reproduce", "figure-posterior", "figure-life", "--scale", 0.1)
+    assert answer.code == 0
+    names = ["figure-posterior-scale0.1", "figure-life-scale0.1-latent", "figure-life-scale0.1-dreams"]
+    found = {path.name for path in (tmp_path / "results" / "figures").iterdir()}
+    assert found == {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
+    assert f"results/figures: {names[0]} as PNG, SVG and PDF" in answer.out
+    assert f"results/figures: {names[1]}, {names[2]} as PNG, SVG and PDF" in answer.out
+
+
+def test_what_is_drawn_from_a_run_directory_needs_it(command, small_paper, tmp_path):
+    command("reproduce", "figure-life", "--scale", 0.1)
+    shutil.rmtree(tmp_path / "runs")
+    shutil.rmtree(tmp_path / "results" / "figures")
+    answer = command("reproduce", "figure-life", "--scale", 0.1)
+    assert answer.code == 0
+    assert answer.err == (
+        "figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there. "
+        "To make it again, delete results/mnist-mgr-seed0-scale0.1.json first.\n"
+    )
+    assert not (tmp_path / "results" / "figures").exists()
+
+
+def test_a_figure_without_matplotlib_is_refused_before_the_runs(command, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    answer = command("reproduce", "figure-posterior")
+    message = "curlicue: Figures need matplotlib. Install it: pip install 'curlicue[report]'\n"
+    assert (answer.code, answer.out, answer.err) == (1, "", message)
+    assert not (tmp_path / "runs").exists()
 
 
 def test_what_fails_is_told_and_the_rest_is_shown(command, toy, monkeypatch):

@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from curlicue import cli
 from curlicue.config import PRESETS
-from curlicue.experiments.paper import SETUPS
+from curlicue.experiments.paper import LIFE, SETUPS
 from curlicue.experiments.reproduce import Job, setup_json
 from curlicue.version import __version__
 
@@ -157,9 +158,12 @@ def test_the_readmes_table_is_that_of_the_result_files():
 
 @needs_results
 def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
+    kept = ROOT / "results" / "figures"
+    for path in kept.glob(f"{LIFE}-*.png"):  # drawn from a run directory
+        shutil.copy(path, tmp_path)
     drawn = make_results["draw"](FOUND, tmp_path)
     assert make_results["page"](FOUND, drawn) == (ROOT / "docs" / "results.md").read_text()
-    assert set(drawn.values()) == {path.name for path in (ROOT / "docs" / "results").glob("*")}
+    assert {name for names in drawn.values() for name in names} == {path.name for path in kept.iterdir()}
 
 
 @pytest.mark.parametrize(("setup", "label", "command"), [(n, *row) for n, row in make_results["VARIANTS"].items()])
@@ -216,8 +220,9 @@ def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
     assert "curlicue train --preset mnist --replay none  # growth, no replay" in lines
     page = (tmp_path / "docs" / "results.md").read_text().splitlines()
     assert {f"| MGR & exp | {full} | 61 |", f"| exp, no MGR | {other} | 61 |"} <= set(page)
-    for picture in ("picture.png", "results/figure-variants.png"):
-        assert (tmp_path / "docs" / picture).read_bytes().startswith(b"\x89PNG")
+    assert "](../results/figures/figure-variants.png)" in "".join(page)
+    for picture in (tmp_path / "docs" / "picture.png", results / "figures" / "figure-variants.png"):
+        assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_writing_the_table_twice_changes_nothing(results):

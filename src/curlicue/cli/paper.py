@@ -12,11 +12,13 @@ from tyro.conf import Positional
 
 from curlicue.cli import console
 from curlicue.cli.console import Given
+from curlicue.cli.drawing import draw
 from curlicue.errors import ConfigError
-from curlicue.experiments.paper import EXPERIMENTS, Experiment
+from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
 from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
-from curlicue.experiments.tables import SHORT_OF, header, lines
-from curlicue.records import Json
+from curlicue.experiments.tables import SHORT_OF, Results, header, lines
+from curlicue.records import RunDirectory
+from curlicue.report.figures import KINDS, need_matplotlib, write_life
 
 
 def reproduce_paper(
@@ -53,15 +55,43 @@ def reproduce_paper(
     _check(seeds=seeds, jobs=jobs)
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be a number in the range (0, 1]. Got {scale:g} instead.")
+    if any(name.startswith("figure-") for name in names):
+        need_matplotlib()  # said before hours of runs, not after
     todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
     standings = _run(todo, places, jobs, experiments)
     for name, experiment in experiments.items():
         console.show(_table(name, experiment, todo, results))
+        _draw(name, todo, places)
     unfinished = [standing for standing in standings.values() if standing.state != "done"]
     if unfinished:
         failed = ", ".join(standing.job.key for standing in unfinished)
         console.say(f"Not finished: {failed}. Nothing is lost; the same command goes on.")
         raise SystemExit(130 if any(standing.state == "stopped" for standing in unfinished) else 1)
+
+
+def _draw(name: str, todo: Sequence[Job], places: Places) -> None:
+    """A figure, as far as its runs have come."""
+    folder = places.results / "figures"
+    short = "".join({f"-scale{job.scale:g}" for job in todo if job.scale != 1})
+    if name == LIFE:
+        drawn = _draw_life(todo, places, folder, f"{name}{short}-")
+    else:
+        done = draw(name, _found(todo, places.results), folder / f"{name}{short}.png", *KINDS)
+        drawn = [name + short] if done else []
+    if drawn:
+        console.show(f"{folder}: {', '.join(drawn)} as PNG, SVG and PDF")
+
+
+def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -> Sequence[str]:
+    """What only a run directory can show, of the first seed."""
+    job = next(job for job in todo if job.name in EXPERIMENTS[LIFE].setups)
+    result, run = places.results / f"{job.key}.json", places.runs / job.key
+    if read_result(job, places.results) is None:
+        return []
+    if not run.is_dir():
+        console.say(f"{LIFE} is drawn from {run}, which is not there. To make it again, delete {result} first.")
+        return []
+    return write_life(RunDirectory.open(run), folder, prefix)
 
 
 def _check(**counts: int) -> None:
@@ -114,15 +144,16 @@ def _progress(standings: dict[str, Standing]) -> Table:
     return table
 
 
+def _found(todo: Sequence[Job], results: Path) -> Results:
+    """Those of `todo` that are done, by set-up."""
+    return lambda setup: [read for job in todo if job.name == setup and (read := read_result(job, results)) is not None]
+
+
 def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path) -> Table:
     """Ours beside the paper's."""
-
-    def found(setup: str) -> list[Json]:
-        return [read for job in todo if job.name == setup and (read := read_result(job, results)) is not None]
-
     scales = {job.scale for job in todo if job.name in experiment.setups and job.scale != 1}
     short = "".join(f"; ours in {scale:g} of the steps" for scale in scales)
-    rows = lines(experiment, found)
+    rows = lines(experiment, _found(todo, results))
     behind = any(SHORT_OF in cell for row in rows for cell in row)
     table = Table(
         *header(experiment),

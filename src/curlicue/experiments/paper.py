@@ -187,6 +187,7 @@ CLUSTERED: dict[str, tuple[Numbers, Numbers]] = {
     "drift-mgr": (((44.60, 2.65), (79.38, 4.26), (6.56, 0.42)), ((111.40, 3.77), (13.17, 0.37), (75.80, 1.19))),
     "drift-mgr-dynamic": (((50.40, 1.85), (64.93, 2.09), (9.88, 1.43)), ((129.20, 2.14), (13.54, 0.35), (78.78, 0.39))),
 }
+LIFE = "figure-life"  # drawn from a run directory, not from results
 NO_EXPANSION: Numbers = (25, None), (51, None)  # MNIST
 
 
@@ -313,7 +314,7 @@ EXPERIMENTS: dict[str, Experiment] = {
         CLUSTERS,
         (Row("discrete", "mnist-mgr"), Row("drift", "mnist-drift-mgr")),
     ),
-    "figure-life": Experiment(
+    LIFE: Experiment(
         "Generated samples after each class, D_new before each birth, the latent space over time",
         "Appendix, Figures 5 to 7",
         CLUSTERS,

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    Painters = dict[str, tuple[float, float, Callable[[Figure], None]]]  # width and height in inches, and how
+
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
 DASHES = "-", "--", ":"  # when there are more lines than colours
 MAP = "cividis"  # alike for all eyes, and in grey
@@ -26,17 +28,24 @@ FRAME = COLOURS[1]  # is seen on all of it
 FAINT = "#dddddd"
 MOST_ROWS = 40  # births or components that one sheet shows
 MANY = 20  # classes, from which on their names are small
+KINDS = ".svg", ".pdf"  # of files, besides PNG
 LABELLED = 0.01  # share of the samples from which on a kind's number is shown
+
+
+def need_matplotlib() -> None:
+    """Say so where it is missing."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("Figures need matplotlib. Install it: pip install 'curlicue[report]'") from None
 
 
 @contextmanager
 def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Figure]:
     """A figure of so many inches, written to `path` (its ending says how) when it is drawn, and with other endings."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("Figures need matplotlib. Install it: pip install 'curlicue[report]'") from None
+    need_matplotlib()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
 
     with mpl.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "pdf.fonttype": 42}):
         drawn = Figure(figsize=(width, height), dpi=200, layout="constrained")
@@ -49,15 +58,26 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
 
 def write(directory: RunDirectory, result: Json, folder: Path, projector: Projector | None = None) -> list[str]:
     """All figures of one finished run, each in every kind of file; their names."""
-    images = len(directory.read("data")["shape"]) == 2
-    born, C = min(MOST_ROWS, len(_born(directory))), len(result["result"]["classes"])
-    steps = moments(directory.view_steps, result["config"]["steps"])[1::2]
-    painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
+    C = len(result["result"]["classes"])
+    painters: Painters = {
         "accuracy": (5, 3.2, lambda drawn: accuracy_over_time(drawn.subplots(), {"accuracy": [result]})),
         "classes": (5, max(3.2, 0.11 * C), lambda drawn: class_accuracy(drawn.subplots(), result)),
         "confusion": (max(4, 0.13 * C), max(4, 0.13 * C), lambda drawn: confusion(drawn.subplots(), result)),
         "posterior": (6, 2.6, lambda drawn: posterior(drawn.subplots(), result)),
     }
+    return _paint(painters | _life(directory, projector), folder)
+
+
+def write_life(directory: RunDirectory, folder: Path, prefix: str) -> list[str]:
+    """What only a run directory can show: dreams, D_new and the latent space over time; the names of the files."""
+    return _paint(_life(directory, None), folder, prefix)
+
+
+def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
+    images = len(directory.read("data")["shape"]) == 2
+    born = min(MOST_ROWS, len(_born(directory)))
+    steps = moments(directory.view_steps, directory.read("config")["steps"])[1::2]
+    painters: Painters = {}
     if steps:
         latent = (
             2 * len(steps),
@@ -72,7 +92,7 @@ def write(directory: RunDirectory, result: Json, folder: Path, projector: Projec
         painters["dreams"] = *size, lambda drawn: dreams(drawn.subplots(), directory)
     if images and born:
         painters["d-new"] = 7, 0.23 * born + 0.6, lambda drawn: d_new(drawn.subplots(), directory)
-    return _paint(painters, folder)
+    return painters
 
 
 def changes(result: Json) -> list[float]:
@@ -90,7 +110,7 @@ def boundaries(config: Json, C: int) -> list[float]:
 def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list[str]:
     """Figures of several finished runs, put together by their settings; their names."""
     first = {name: results[0] for name, results in groups.items()}
-    painters: dict[str, tuple[float, float, Callable[[Figure], None]]] = {
+    painters: Painters = {
         "variants": (6, 3.6, lambda drawn: accuracy_over_time(drawn.subplots(), groups)),
         "posteriors": (4.5 * len(groups), 2.6, lambda drawn: posteriors(drawn, first)),
     }
@@ -105,12 +125,12 @@ def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list
     return _paint(painters, folder)
 
 
-def _paint(painters: Mapping[str, tuple[float, float, Callable[[Figure], None]]], folder: Path) -> list[str]:
-    """Each in every kind of file."""
+def _paint(painters: Painters, folder: Path, prefix: str = "") -> list[str]:
+    """Each in every kind of file; their names."""
     for name, (width, height, paint) in painters.items():
-        with figure(folder / f"{name}.png", width, height, ".svg", ".pdf") as drawn:
+        with figure(folder / f"{prefix}{name}.png", width, height, *KINDS) as drawn:
             paint(drawn)
-    return list(painters)
+    return [prefix + name for name in painters]
 
 
 def accuracy_over_time(axes: Axes, runs: Mapping[str, Sequence[Json]]) -> None:

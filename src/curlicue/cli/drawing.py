@@ -1,0 +1,63 @@
+"""The paper's figures, out of results; those of samples and the latent space out of a run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from curlicue.experiments.paper import C_NEWS, EXPERIMENTS
+from curlicue.experiments.tables import Results
+from curlicue.report import figures
+
+
+def draw(name: str, results: Results, path: Path, *others: str) -> bool:
+    """Figure `name`, as far as there are results for it; whether there are any. Tables have none."""
+    painter = PAINTERS.get(name)
+    return painter is not None and painter(results, path, *others)
+
+
+def draw_variants(results: Results, path: Path, *others: str) -> bool:
+    """Accuracy of the variants over time, of each class over time, and what is confused in the end."""
+    runs = {row.name: results(row.setup) for row in EXPERIMENTS["figure-variants"].rows if row.setup}
+    full = next(iter(runs.values()))
+    if not full:
+        return False
+    with figures.figure(path, 11, 3.2, *others) as drawn:
+        over_time, by_class, confused = drawn.subplots(1, 3, width_ratios=(4, 4, 3))
+        figures.accuracy_over_time(over_time, {label: some for label, some in runs.items() if some})
+        figures.class_accuracy(by_class, full[0])
+        figures.confusion(confused, full[0])
+    return True
+
+
+def draw_thresholds(results: Results, path: Path, *others: str) -> bool:
+    """What c_new does."""
+    runs = {
+        label: {float(c): some for c in C_NEWS if (some := results(f"{name}{c}"))}
+        for label, name in (("one after the other", "mnist-c-new"), ("shuffled", "mnist-iid-c-new"))
+    }
+    runs = {label: by_threshold for label, by_threshold in runs.items() if len(by_threshold) > 1}
+    if not runs:
+        return False
+    with figures.figure(path, 9, 2.8, *others) as drawn:
+        figures.thresholds(list(drawn.subplots(1, 3)), runs)
+    return True
+
+
+def draw_posterior(results: Results, path: Path, *others: str) -> bool:
+    """The most used components, with discrete changes and with drift."""
+    rows = EXPERIMENTS["figure-posterior"].rows
+    first = {row.name: some[0] for row in rows if row.setup and (some := results(row.setup))}
+    first = {name: result for name, result in first.items() if result.get("posterior", {}).get("t")}
+    if not first:
+        return False
+    with figures.figure(path, 9, 2.6, *others) as drawn:
+        figures.posteriors(drawn, first)
+    return True
+
+
+PAINTERS: dict[str, Callable[..., bool]] = {
+    "figure-variants": draw_variants,
+    "figure-c-new": draw_thresholds,
+    "figure-posterior": draw_posterior,
+}
