@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from curlicue.config import PRESETS, BeforeBirth, Every, RunConfig, in_steps
+from curlicue.config import PRESETS, AtChange, BeforeBirth, Every, RunConfig, in_steps
 from curlicue.experiments.paper import (
     EXPERIMENTS,
     SETUPS,
@@ -59,6 +59,9 @@ def test_snapshots_are_taken_when_the_name_says(data, T):
             found = SETUPS[f"{data}-{replay}{kind}"].learner.replay
             assert (found.snapshots, found.labelled) == (snapshots, labelled)
     assert SETUPS[f"{data}-no-replay"].learner.replay is None
+    assert SETUPS[f"{data}-mgr-change"].learner.replay.snapshots == AtChange()
+    assert SETUPS[f"benchmark-{data}-in-turn"].learner.replay.snapshots == BeforeBirth()
+    assert SETUPS[f"benchmark-{data}-in-turn-change"].learner.replay.snapshots == AtChange()
 
 
 def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
@@ -68,7 +71,7 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     grown = fixed(mnist, 25)
     assert (grown.model.K, grown.learner.expansion) == (25, None)
     assert replace(grown, model=mnist.model, learner=mnist.learner) == mnist
-    shown = in_turn(PRESETS["iid-mnist"])
+    shown = in_turn(PRESETS["iid-mnist"], BeforeBirth())
     assert shown.learner.replay.snapshots == BeforeBirth()
     assert shown.learner.expansion == PRESETS["iid-mnist"].learner.expansion
     assert shown.sampled_knn
