@@ -91,6 +91,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     runs = {
         "whole": [write_run(folder / "whole")],
         "many views": [write_run(folder / "many")],
+        "many samples": [write_run(folder / "crowd", N=40)],
         "unfinished": [write_run(folder / "unfinished", until=200)],
         "unlabelled lines": [write_run(folder / "lines", labelled=False, shape=(9,))],
         "several": [write_run(folder / f"s{seed}", seed=seed) for seed in (0, 1)],
@@ -147,6 +148,18 @@ def test_the_slider_moves_through_the_views(browser, pages):
     assert browser.ask("document.getElementById('slider-latent').value") == "1"  # both show the same time
     assert browser.ask("[...document.querySelectorAll('output')].map(o => o.textContent)") == ["step 200"] * 2
     browser.until(f"JSON.stringify({POINTS}.x) !== {json.dumps(json.dumps(last, separators=(',', ':')))}")
+    assert browser.errors == []
+
+
+def test_on_a_map_of_many_groups_only_the_chosen_one_is_named(browser, pages):
+    browser.show(pages["many samples"])
+    names = "document.querySelector('#chart-latent').layout.annotations.map(a => a.text)"
+    assert len(browser.ask(names)) == 4
+    each = "{labels: [...Array(40).keys()], classes: [...Array(40).keys()].map(String)}"
+    browser.ask(f"(Object.assign(figures.latent.latent, {each}), draw('latent'))")
+    browser.until(f"{names}.length === 0")
+    browser.click("#group-7")
+    browser.until(f"{names}.join() === '<b>7</b>'")
     assert browser.errors == []
 
 

@@ -367,6 +367,11 @@ def test_a_component_has_one_colour_on_a_page(make_run, quick):
     assert layers == {f"component {k}": latent["colours"][latent["ranks"][k]] for k in range(4)}
 
 
+def test_many_upright_lines_are_fainter():
+    opacity = [charts._lines("births", range(n), "red", "solid")[0]["opacity"] for n in (1, 40, 80)]
+    assert opacity == [0.7, 0.7, 0.35]
+
+
 def test_layers_are_hatched_when_colours_come_again():
     plain, hatched, others = (charts._layer("n", [1], np.ones(1), rank) for rank in (0, len(charts.COLOURS), None))
     assert plain["fillcolor"] == hatched["fillcolor"] != others["fillcolor"]

@@ -16,6 +16,7 @@ from curlicue.report.story import Story
 
 BIRTH, SNAPSHOT, CHANGE = COLOURS[1], COLOURS[2], "rgba(128,128,128,0.35)"
 NAMED = 15  # as many spans of classes as have room for their names
+CROWD = 40  # upright lines, from which on they are fainter
 POINTS = 300  # of a curve
 MOST = 12  # components in the chart of the posterior
 OTHERS = "rgba(128,128,128,0.3)"
@@ -274,10 +275,10 @@ def _names(names: Sequence[str]) -> Json:
     return ticks | {"autorange": "reversed", "showgrid": False, "zeroline": False, "automargin": True}
 
 
-def _lines(name: str, steps: Iterable[float], colour: str, dash: str) -> list[Json]:
-    """Upright lines; a click in the legend hides them."""
-    line = {"color": colour, "width": 1, "dash": dash}
-    shape = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line, "layer": "below", "opacity": 0.7}
+def _lines(name: str, steps: Sequence[float], colour: str, dash: str) -> list[Json]:
+    """Upright lines, the fainter the more there are; a click in the legend hides them."""
+    line, opacity = {"color": colour, "width": 1, "dash": dash}, 0.7 * min(1.0, CROWD / max(1, len(steps)))
+    shape = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": line, "layer": "below", "opacity": opacity}
     named = {"name": name, "legendgroup": name} if name else {}
     return [
         {**shape, **named, "x0": t, "x1": t, "showlegend": bool(name) and place == 0} for place, t in enumerate(steps)

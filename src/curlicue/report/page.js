@@ -11,6 +11,7 @@ const PATHS = [ // the same, for the legend
   "M6 .5 7.5 4.5 11.5 4.6 8.4 7.1 9.5 11 6 8.8 2.5 11 3.6 7.1.5 4.6 4.5 4.5Z",
 ];
 const PLAY_EVERY = 900; // milliseconds
+const MOST_NAMES = 30; // on the map: more would cover it, and only the one that is chosen is named
 const ASK_EVERY = 1000;
 
 // what the reader has chosen; `step` null is the newest, also when there is a newer one
@@ -88,7 +89,8 @@ function drawLatent(box, figure) {
       opacity: group.map((g) => (faded(g) ? 0.08 : 0.85)),
     },
   };
-  const annotations = groups.filter((g) => !faded(g)).map((g) => {
+  const told = groups.length <= MOST_NAMES ? groups.filter((g) => !faded(g)) : groups.filter((g) => g === chosen.group);
+  const annotations = told.map((g) => {
     const n = middle(group.flatMap((other, n) => (other === g ? [n] : [])), view);
     return {
       x: view.x[n], y: view.y[n], text: `<b>${named(g)}</b>`,
