@@ -236,9 +236,9 @@ def test_learning_rates_are_those_of_the_paper(name, learning_rate):
 
 
 @pytest.mark.parametrize("name", ["mnist", "omniglot", "iid-mnist", "iid-omniglot"])
-def test_expansion_has_the_papers_threshold_and_consolidation_and_tunes_the_heads(name):
+def test_expansion_has_the_papers_threshold_and_consolidation_and_tunes_all_parameters(name):
     expansion = PRESETS[name].learner.expansion
-    assert (expansion.c_new, expansion.wait, expansion.tuned) == (-200, 100, Tuned.HEADS)
+    assert (expansion.c_new, expansion.wait, expansion.tuned) == (-200, 100, Tuned.ALL)
     assert (expansion.n_new, expansion.burn_in, expansion.passes) == (100, 100, 10)  # not printed there
 
 

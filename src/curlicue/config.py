@@ -77,7 +77,7 @@ class ExpansionConfig:
     burn_in: int = 100  # steps before D_new begins to collect
     wait: int = 100  # real steps after a birth before D_new collects again
     passes: int = 10  # over D_new, to fit the newborn
-    tuned: Tuned = Tuned.HEADS
+    tuned: Tuned = Tuned.ALL
     max_components: int | None = None  # no cap by default
 
     def __post_init__(self) -> None:
@@ -105,6 +105,7 @@ def measured_expansion(n_new: int = 100, max_components: int | None = None) -> E
         burn_in=0,  # what is normal is measured from the start, and needs no other
         wait=20,
         passes=100,  # so that a newborn has its own from the start
+        tuned=Tuned.HEADS,  # so many passes over one kind of sample would make the rest forget the others
         max_components=max_components,
     )
 
