@@ -121,7 +121,7 @@ def directory(tmp_path: Path) -> RunDirectory:
         dreams = np.full((K, 8, 6), 0.1) * np.arange(1, K + 1)[:, None, None]
         made.write_view(t, {"dreams": dreams, "z": rng.normal(size=(12, 4)), "y": np.arange(12) % K})
     for component in range(1, 4):
-        made.write_birth(component, np.full((30, 6), component / 4, np.float32))
+        made.write_birth(component, np.repeat(component / 4 + np.arange(30) / 400, 6).reshape(30, 6).astype(np.float32))
         line = {"event": "ComponentBorn", "t": 100 * component, "component": component, "parent": component - 1}
         made.append("events", line)
     return made
@@ -143,9 +143,10 @@ def test_dreams_stand_in_a_row_for_each_view_and_a_column_for_each_component(axe
     assert names(axes) == ["100", "200", "300", "400"]
 
 
-def test_d_new_shows_the_first_samples_of_each_birth(axes, directory):
+def test_d_new_shows_samples_of_each_birth_from_the_first_to_the_last(axes, directory):
     figures.d_new(axes, directory, most=5)
-    np.testing.assert_allclose(pixels(axes)[::3, ::4], [[0.25] * 5, [0.5] * 5, [0.75] * 5])
+    places = np.array([0, 7, 14, 22, 29]) / 400
+    np.testing.assert_allclose(pixels(axes)[::3, ::4], [0.25 + places, 0.5 + places, 0.75 + places], rtol=1e-5)
     assert names(axes) == ["1 from 0, step 100", "2 from 1, step 200", "3 from 2, step 300"]
 
 

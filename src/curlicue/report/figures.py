@@ -257,13 +257,19 @@ def dreams(axes: Axes, directory: RunDirectory) -> None:
 
 
 def d_new(axes: Axes, directory: RunDirectory, most: int = 20) -> None:
-    """The first samples of D_new at each birth; of many, at the first."""
+    """Some of D_new at each birth; of many births, at the first."""
     rows = {}
     for born in _born(directory)[:MOST_ROWS]:
         name = f"{born['component']} from {born['parent']}, step {born['t']:,}"
-        rows[name] = list(directory.birth(born["component"])[:most])
+        rows[name] = list(spread(directory.birth(born["component"]), most))
     pictures(axes, rows, directory.read("data")["shape"])
     axes.set_xlabel("samples of D_new at the birth of each component")
+
+
+def spread(samples: Array, most: int) -> Array:
+    """At most so many, evenly from the first to the last: D_new begins with what is oldest."""
+    n = len(samples)
+    return samples[np.linspace(0, n - 1, min(n, most)).round().astype(int)] if n else samples
 
 
 def pictures(axes: Axes, rows: Mapping[str, Sequence[Array]], shape: tuple[int, int]) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 from curlicue.errors import MissingExtraError
 from curlicue.records import Array, Json, write_atomically
 from curlicue.report import charts
+from curlicue.report.figures import spread
 from curlicue.report.latent import Projector, moments
 from curlicue.report.pictures import Pictures
 from curlicue.report.story import Life, Story, flat, grouped, mean_sd, settings, telling_damage
@@ -333,7 +334,7 @@ def _d_new(made: Page, story: Story, pictures: Pictures) -> None:
 
 def _birth(line: Json, d_new: Array, pictures: Pictures) -> str:
     k, n = line["component"], len(d_new)
-    chosen = d_new[np.linspace(0, n - 1, min(n, SHOWN_OF_D_NEW)).round().astype(int)] if n else d_new
+    chosen = spread(d_new, SHOWN_OF_D_NEW)
     before, after = line.get("bound_before"), line.get("bound_after")
     fitted = (
         "" if before is None or after is None else f"; fitting lifts their bound from {before:.0f} to {after:.0f} nats"
