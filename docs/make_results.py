@@ -119,7 +119,8 @@ def provenance(results: Sequence[Json]) -> str:
 def draw(found: Found, folder: Path) -> dict[str, list[str]]:
     """Those of which there are results; the files of each. What a run directory showed lies there already."""
     drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, found.__getitem__, folder / f"{name}.png")}
-    return drawn | {LIFE: sorted(path.name for path in folder.glob(f"{LIFE}-*.png"))}
+    life = [f"{LIFE}-{part}.png" for part in ("dreams", "d-new", "latent")]
+    return drawn | {LIFE: [name for name in life if found[FULL] and (folder / name).is_file()]}
 
 
 def draw_picture(found: Found, path: Path) -> None:

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from curlicue.cli.drawing import PAINTERS, draw
 from curlicue.config import PRESETS, ModelConfig
-from curlicue.experiments.paper import EXPERIMENTS, SETUPS, Column, Experiment, RawPixels, Row
+from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Column, Experiment, RawPixels, Row
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -79,10 +80,37 @@ def test_what_is_drawn_from_a_run_directory_needs_it(command, small_paper, tmp_p
     answer = command("reproduce", "figure-life", "--scale", 0.1)
     assert answer.code == 0
     assert answer.err == (
-        "figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there. "
-        "To make it again, delete results/mnist-mgr-seed0-scale0.1.json first.\n"
+        "figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there or another run. "
+        "To make it, delete results/mnist-mgr-seed0-scale0.1.json.\n"
     )
     assert not (tmp_path / "results" / "figures").exists()
+
+
+@pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 99}])
+def test_a_figure_is_not_drawn_of_another_run(command, small_paper, tmp_path, change):
+    command("reproduce", "figure-life", "--scale", 0.1)
+    shutil.rmtree(tmp_path / "results" / "figures")
+    config = tmp_path / "runs" / "paper" / "mnist-mgr-seed0-scale0.1" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    assert "which is not there or another run" in command("reproduce", "figure-life", "--scale", 0.1).err
+    assert not (tmp_path / "results" / "figures").exists()
+
+
+def test_every_figure_can_be_drawn():
+    assert {name for name in EXPERIMENTS if name.startswith("figure-")} == {*PAINTERS, LIFE}
+
+
+def test_the_figure_of_thresholds_needs_two_of_them(tmp_path):
+    def result(K: int) -> list[dict]:
+        return [{"result": {"cluster_accuracy": 0.5, "knn_error": {"10": 0.1}, "K": K}}]
+
+    path = tmp_path / "c-new.png"
+    some = {"mnist-c-new-200": result(20), "mnist-iid-c-new-100": result(7)}
+    assert not draw("figure-c-new", lambda name: some.get(name, []), path)
+    assert not path.exists()
+    some["mnist-c-new-400"] = result(3)
+    assert draw("figure-c-new", lambda name: some.get(name, []), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_figure_without_matplotlib_is_refused_before_the_runs(command, monkeypatch, tmp_path):

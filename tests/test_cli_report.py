@@ -271,6 +271,13 @@ def test_nothing_is_done_where_nothing_is_new(make_run, monkeypatch):
         assert watched.version == version
 
 
+def test_figures_without_matplotlib_are_refused_before_the_page_is_made(command, make_run, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    answer = command("report", make_run(), "--figures", "figures", "--out", "page.html")
+    assert answer.err == "curlicue: Figures need matplotlib. Install it: pip install 'curlicue[report]'\n"
+    assert not (tmp_path / "page.html").exists()
+
+
 def test_views_are_projected_once(make_run, monkeypatch):
     path, projected = make_run(until=100), []
     monkeypatch.setattr(latent, "_project", lambda z, before: projected.append(len(z)) or z[:, :2])

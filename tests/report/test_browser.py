@@ -92,6 +92,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "whole": [write_run(folder / "whole")],
         "many views": [write_run(folder / "many")],
         "many samples": [write_run(folder / "crowd", N=40)],
+        "one view": [write_run(folder / "one", n_views=1)],
         "unfinished": [write_run(folder / "unfinished", until=200)],
         "unlabelled lines": [write_run(folder / "lines", labelled=False, shape=(9,))],
         "several": [write_run(folder / f"s{seed}", seed=seed) for seed in (0, 1)],
@@ -188,6 +189,14 @@ def test_playing_goes_through_the_views_to_the_last(browser, pages):
     assert browser.ask("document.getElementById('slider-latent').value") == "0"
     browser.until("document.getElementById('slider-latent').value === '3'")
     browser.until("document.querySelector('.play').textContent === '▶'")
+
+
+def test_playing_a_single_view_ends_at_once(browser, pages):
+    browser.show(pages["one view"])
+    browser.click(".play")
+    browser.until("document.querySelector('.play').textContent === '▶'")
+    assert browser.ask("chosen.step") is None  # the newest, also when there is a newer one
+    assert browser.errors == []
 
 
 def test_colours_follow_the_choice(browser, pages):

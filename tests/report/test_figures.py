@@ -163,6 +163,16 @@ def test_a_map_shows_all_samples_by_class_and_by_component(directory):
     assert [text.get_text() for text in grid[1][1].texts] == ["0", "1", "2", "3"]
 
 
+@pytest.mark.parametrize(("kept", "shown"), [([400], [400]), ([100, 200, 400], [100, 400]), (STEPS, [200, 400])])
+def test_the_printed_map_shows_every_other_view_and_the_last(directory, tmp_path, monkeypatch, kept, shown):
+    for t in set(STEPS) - set(kept):
+        (directory.path / "views" / f"{t:08d}.npz").unlink()
+    drawn = []
+    monkeypatch.setattr(figures, "latent_maps", lambda axes, directory, steps, projector: drawn.extend(steps))
+    figures.write_life(directory, tmp_path / "figures", "")
+    assert drawn == shown
+
+
 def test_every_figure_of_a_run_is_written_for_screen_and_print(directory, tmp_path):
     written = figures.write(directory, result(), tmp_path / "figures")
     assert written == ["accuracy", "classes", "confusion", "posterior", "latent", "dreams", "d-new"]

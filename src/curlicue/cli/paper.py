@@ -13,12 +13,14 @@ from tyro.conf import Positional
 from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.cli.drawing import draw
+from curlicue.config import RunConfig, from_json
 from curlicue.errors import ConfigError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
 from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
 from curlicue.experiments.tables import SHORT_OF, Results, header, lines
 from curlicue.records import RunDirectory
 from curlicue.report.figures import KINDS, need_matplotlib, write_life
+from curlicue.report.story import telling_damage
 
 
 def reproduce_paper(
@@ -32,7 +34,7 @@ def reproduce_paper(
     results: Path = Path("results"),
     data_dir: Given[Path] = None,
 ) -> None:
-    """Run tables and figures of the paper, and show our numbers beside its own.
+    """Run tables and figures of the paper, and show our numbers beside its own; figures are drawn too.
 
     What is done is not done again; what was cut off goes on.
 
@@ -43,7 +45,7 @@ def reproduce_paper(
         scale: this share of the steps, for a first look; results are kept apart
         jobs: runs side by side, with one thread each
         runs: where the run directories are
-        results: where the result files are
+        results: where the result files are; figures go to figures/ in it
         data_dir: where the official data files are (default: $CURLICUE_DATA, the cache, a download)
     """
     if list:
@@ -88,10 +90,13 @@ def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -
     result, run = places.results / f"{job.key}.json", places.runs / job.key
     if read_result(job, places.results) is None:
         return []
-    if not run.is_dir():
-        console.say(f"{LIFE} is drawn from {run}, which is not there. To make it again, delete {result} first.")
-        return []
-    return write_life(RunDirectory.open(run), folder, prefix)
+    directory = RunDirectory(run)
+    with telling_damage(run):
+        if not directory.has("timing") or from_json(RunConfig, directory.read("config")) != job.setup:
+            console.say(f"{LIFE} is drawn from {run}, which is not there or another run. To make it, delete {result}.")
+            return []
+        with console.busy("Arranging the latent space"):
+            return write_life(directory, folder, prefix)
 
 
 def _check(**counts: int) -> None:

@@ -16,8 +16,8 @@ from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import summary
 from curlicue.records import Json, RunDirectory
+from curlicue.report.figures import need_matplotlib, write_comparison
 from curlicue.report.figures import write as write_figures
-from curlicue.report.figures import write_comparison
 from curlicue.report.html import write_page
 from curlicue.report.latent import Projector
 from curlicue.report.live import Live
@@ -48,6 +48,7 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
         raise ConfigError(f"Runs of the same name would share a folder of figures: {', '.join(names)}. Rename one.")
     results = {}
     if figures is not None:  # what cannot work says so before anything is made
+        need_matplotlib()
         with telling_damage(*runs), _writing(figures, "--figures"):
             results = {run: summary(RunDirectory.open(run)) for run in runs}
             figures.mkdir(parents=True, exist_ok=True)

@@ -29,7 +29,7 @@ from curlicue.streams.sources import Source, Split
 STEPS_PER_LINE = 100  # steps are logged in means over so many
 DIGITS = 4  # of the share that each component explains
 POSTERIOR_POINTS = 200  # of the shares over time in a result file
-VIEWS, MOST_VIEWS = 10, 100  # of the model, over a run: at least, and where classes are many, at most
+VIEWS, MOST_VIEWS = 10, 100  # of the model, over a run: at least, and with a class for each at most
 SHOWN = 1000  # test samples in them
 WORTH_SHARING = 1_000_000  # weights of a model from which on several threads are faster than one
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact

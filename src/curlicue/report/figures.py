@@ -76,7 +76,7 @@ def write_life(directory: RunDirectory, folder: Path, prefix: str) -> list[str]:
 def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
     images = len(directory.read("data")["shape"]) == 2
     born = min(MOST_ROWS, len(_born(directory)))
-    steps = moments(directory.view_steps, directory.read("config")["steps"])[1::2]
+    steps = moments(directory.view_steps, directory.read("config")["steps"])[::-2][::-1]  # every other, and the last
     painters: Painters = {}
     if steps:
         latent = (

@@ -18,7 +18,7 @@ EXAGGERATION = 4.0  # of a view that has one before: enough to part what has bec
 
 
 def moments(views: Sequence[int], steps: int) -> list[int]:
-    """Of the steps of views, the first in each tenth of the run, and the last: as many as t-SNE has time for.
+    """Of the steps of views, the first after each tenth of the run, and the last: as many as t-SNE has time for.
 
     Those chosen stay so when views are added, but for the last.
     """

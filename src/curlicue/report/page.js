@@ -176,7 +176,7 @@ function stops() { // of the slider that has most of them
   return sliders().map((slider) => JSON.parse(slider.dataset.steps)).reduce((a, b) => (b.length > a.length ? b : a), []);
 }
 
-function placeOf(steps) { // of the newest view at the chosen time
+function placeOf(steps) { // of the newest view at the chosen time, or of the first if there was none yet
   const place = chosen.step === null ? steps.length - 1 : steps.findLastIndex((step) => step <= chosen.step);
   return Math.max(0, place);
 }
@@ -195,7 +195,7 @@ function showView() {
 }
 
 function choose(step) {
-  chosen.step = step >= stops().at(-1) ? null : step;
+  chosen.step = step < stops().at(-1) ? step : null; // also where there is no next one
   showView();
   draw("latent");
 }
