@@ -3,16 +3,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curlicue.config import Iid, RunConfig, Scenario, Sequential, to_json
 from curlicue.records import RunDirectory
 from curlicue.report import figures
 
 
-def result(seed: int = 0, scenario: str = "Sequential", K: int = 6) -> dict:
+def result(seed: int = 0, scenario: Scenario | None = None, K: int = 6) -> dict:
     rng = np.random.default_rng(seed)
     t = [100, 200, 300, 400]
     accuracy = rng.uniform(size=len(t)).tolist()
     return {
-        "config": {"steps": 400, "seed": seed, "scenario": {"type": scenario, "at_once": 1}},
+        "config": to_json(RunConfig(steps=400, seed=seed, scenario=scenario or Sequential())),
         "result": {
             "classes": ["a", "b", "<c>"],
             "confusion": rng.integers(0, 50, size=(3, K)).tolist(),
@@ -68,7 +69,7 @@ def test_births_are_ticks_in_a_line_for_the_first_seed_of_each_variant(axes, mor
 
 def test_changes_of_class_are_marked_where_the_stream_has_any(axes):
     assert figures.changes(result()) == pytest.approx([0, 400 / 3, 800 / 3, 400])
-    assert figures.changes(result(scenario="Iid")) == [0, 400]
+    assert figures.changes(result(scenario=Iid())) == [0, 400]
     figures.mark_changes(axes, result())
     assert len(axes.lines) == 2
 

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from curlicue.config import Scenario, from_json
 from curlicue.errors import MissingExtraError
 from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.latent import Projector, moments
+from curlicue.streams.schedule import n_tasks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,9 +104,8 @@ def changes(result: Json) -> list[float]:
 
 def boundaries(config: Json, C: int) -> list[float]:
     """The same, of settings and a number of classes."""
-    scenario, steps = config["scenario"], config["steps"]
-    tasks = 1 if scenario["type"] == "Iid" else -(-C // scenario.get("at_once", 1))
-    return [steps * task / tasks for task in range(tasks + 1)]
+    tasks = n_tasks(from_json(Scenario, config["scenario"]), C)
+    return [config["steps"] * task / tasks for task in range(tasks + 1)]
 
 
 def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list[str]:

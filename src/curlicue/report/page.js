@@ -70,9 +70,13 @@ function middle(members, view) { // the member nearest to their median, which ma
   return members.reduce((best, n) => (far(n) < far(best) ? n : best));
 }
 
+function shownView(latent) {
+  return latent.views[placeOf(latent.views.map((view) => view.t))];
+}
+
 function drawLatent(box, figure) {
   const latent = figure.latent;
-  const view = latent.views[placeOf(latent.views.map((view) => view.t))];
+  const view = shownView(latent);
   const byClass = colourBy(latent) === "class";
   const group = byClass ? latent.labels : view.component;
   const rank = (g) => (byClass ? g : latent.ranks[g] ?? g); // components have their colours by use, as in all charts
@@ -145,7 +149,7 @@ function drawLegend(groups, latent, named, rank) {
 function showSample(n) {
   const box = document.querySelector(".sample");
   const latent = figures.latent.latent;
-  const view = latent.views[placeOf(latent.views.map((view) => view.t))];
+  const view = shownView(latent);
   const words = latent.labels ? [`class ${plain(latent.classes[latent.labels[n]])}`] : [];
   const lines = [...words, `component ${view.component[n]}`].map((text) => {
     const line = document.createElement("div");

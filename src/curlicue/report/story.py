@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from curlicue.errors import CurlicueError, RunError
+from curlicue.config import Scenario, from_json
+from curlicue.errors import ConfigError, CurlicueError, RunError
 from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.figures import boundaries
 
@@ -250,9 +251,12 @@ def _check(path: Path, value: Json, names: tuple[str, ...]) -> None:
 
 def _check_config(path: Path, config: Json) -> None:
     _check(path, config, ("steps", "scenario", "model", "seed"))
-    for name, inner in (("scenario", "type"), ("model", "K")):
-        if not isinstance(config[name], dict) or inner not in config[name]:
-            raise _damaged(path, f"{name}.{inner} is missing")
+    if not isinstance(config["model"], dict) or "K" not in config["model"]:
+        raise _damaged(path, "model.K is missing")
+    try:
+        from_json(Scenario, config["scenario"], "scenario")
+    except ConfigError as error:
+        raise _damaged(path, str(error)) from error
 
 
 def _check_arrays(story: Story) -> None:
