@@ -6,9 +6,8 @@ Run it after a result was added: python docs/make_results.py
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import tyro
@@ -23,12 +22,16 @@ from curlicue.report import figures
 
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"(.+)-seed(\d+)(?:-scale(.+))?")  # of a result file: set-up, seed, share of the steps
-Found = Mapping[str, Sequence[Json]]  # the results of every set-up, by seed
+Runs = Mapping[str, Sequence[Json]]  # the results of set-ups, by seed
+Found = Mapping[float, Runs]  # the same by the share of the steps that they took
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
 VARIANTS = {  # those in the README: what it calls them, and the command with their settings
     "mnist-mgr": ("growth and replay", "curlicue train --preset mnist"),
     "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none"),
-    "mnist-no-expansion": ("replay, no growth", "curlicue train --preset mnist --no-expansion --components 25"),
+    "mnist-no-expansion": (
+        "replay, no growth",
+        "curlicue train --preset mnist --no-expansion --components 25 --tau 0.1",
+    ),
 }
 FULL = "mnist-mgr"
 LEGEND = f"""± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps).
@@ -52,21 +55,28 @@ def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
     found, docs, readme = read(results), root / "docs", root / "README.md"
     drawn = draw(found, results / "figures")
     (docs / "results.md").write_text(page(found, drawn))
-    if not found[FULL]:
+    if not comparable(VARIANTS, found)[FULL]:
         raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Write one: curlicue result RUN --out FILE")
     draw_picture(found, docs / "picture.png")
     readme.write_text(with_table(readme.read_text(), found))
 
 
 def read(results: Path) -> Found:
-    """Full runs where there are any, or else the longest."""
+    """All of them."""
     names = (NAME.fullmatch(path.stem) for path in results.glob("*.json"))
     jobs = [Job.of(name[1], int(name[2]), float(name[3] or 1)) for name in names if name and name[1] in SETUPS]
-    jobs.sort(key=lambda job: (job.name, job.scale, job.seed))
-    found: dict[str, list[Json]] = {name: [] for name in SETUPS}
-    for (name, _), some in groupby(jobs, key=lambda job: (job.name, job.scale)):  # the longest last
-        found[name] = [result for job in some if (result := read_result(job, results))] or found[name]
+    found: dict[float, dict[str, list[Json]]] = {1.0: {}}
+    for job in sorted(jobs, key=lambda job: job.seed):
+        if result := read_result(job, results):
+            found.setdefault(job.scale, {}).setdefault(job.name, []).append(result)
     return found
+
+
+def comparable(setups: Iterable[str], found: Found) -> Runs:
+    """Those of `setups`, all of one length: that in which most have been run; of several, the longest."""
+    names = list(setups)
+    scale = max(found, key=lambda scale: (sum(name in found[scale] for name in names), scale))
+    return {name: found[scale].get(name, ()) for name in names}
 
 
 def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
@@ -82,7 +92,8 @@ def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
 def with_table(readme: str, found: Found) -> str:
     """The README with the variants that were run, and how to run them again, between its markers."""
     variants = EXPERIMENTS["figure-variants"]
-    run = [row for row in variants.rows if row.setup in VARIANTS and found[row.setup]]
+    runs = comparable(variants.setups, found)
+    run = [row for row in variants.rows if row.setup in VARIANTS and runs[row.setup]]
     rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
     commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
     before, after = readme.split(BEGIN)[0], readme.split(END)[1]
@@ -92,12 +103,13 @@ def with_table(readme: str, found: Found) -> str:
 
 def table(experiment: Experiment, found: Found) -> str:
     """In Markdown; then where and when it was measured."""
-    rows = [header(experiment), *lines(experiment, found.__getitem__)]
-    steps = ["steps", *(taken(found.get(row.setup, ())) for row in experiment.rows)]
+    runs = comparable(experiment.setups, found)
+    rows = [header(experiment), *lines(experiment, runs.__getitem__)]
+    steps = ["steps", *(taken(runs.get(row.setup, ())) for row in experiment.rows)]
     rows = [[name, seeds, n, *scores] for (name, seeds, *scores), n in zip(rows, steps, strict=True)]
     rows.insert(1, ["---", *["--:"] * (len(rows[0]) - 1)])
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-    return text + provenance([each for name in experiment.setups for each in found[name]])
+    return text + provenance([each for name in experiment.setups for each in runs[name]])
 
 
 def taken(results: Sequence[Json]) -> str:
@@ -118,21 +130,23 @@ def provenance(results: Sequence[Json]) -> str:
 
 def draw(found: Found, folder: Path) -> dict[str, list[str]]:
     """Those of which there are results; the files of each. What a run directory showed lies there already."""
-    drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, found.__getitem__, folder / f"{name}.png")}
+    runs = {name: comparable(EXPERIMENTS[name].setups, found) for name in (*PAINTERS, LIFE)}
+    drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, runs[name].__getitem__, folder / f"{name}.png")}
     life = [f"{LIFE}-{part}.png" for part in ("dreams", "d-new", "latent")]
-    return drawn | {LIFE: [name for name in life if found[FULL] and (folder / name).is_file()]}
+    return drawn | {LIFE: [name for name in life if runs[LIFE][FULL] and (folder / name).is_file()]}
 
 
 def draw_picture(found: Found, path: Path) -> None:
     """The README's: accuracy of the variants over time and their births, and the full run class by class."""
-    runs = {label: found[name] for name, (label, _) in VARIANTS.items() if found[name]}
+    variants = comparable(VARIANTS, found)
+    runs = {label: variants[name] for name, (label, _) in VARIANTS.items() if variants[name]}
     with figures.figure(path, 9, 3.4) as drawn:
         grid = drawn.add_gridspec(2, 2, height_ratios=(9, 1), width_ratios=(5, 4))
         over_time, by_class = drawn.add_subplot(grid[0, 0]), drawn.add_subplot(grid[:, 1])
         figures.accuracy_over_time(over_time, runs)
         over_time.label_outer()
         figures.births(drawn.add_subplot(grid[1, 0], sharex=over_time), runs)
-        figures.class_accuracy(by_class, found[FULL][0])
+        figures.class_accuracy(by_class, variants[FULL][0])
         by_class.set_title(f"{VARIANTS[FULL][0]}, class by class (framed: now shown)", fontsize=9)
 
 

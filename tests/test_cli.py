@@ -175,6 +175,7 @@ MEANINGS: dict[str, list[tuple[Any, RunConfig]]] = {
     ],
     "n_z": [(5, model(n_z=5))],
     "z_samples": [(4, learner(z_samples=4))],
+    "tau": [(0.1, learner(tau=0.1))],
     "exact": [(True, learner(tau=None)), (False, DIGITS)],
     "learning_rate": [(0.25, learner(learning_rate=0.25))],
 }
@@ -222,6 +223,7 @@ def test_options_of_the_command_line_arrive(monkeypatch, command):
         snapshots="0.1T",
         n_z=3,
         z_samples=2,
+        tau=0.25,
         exact=True,
         learning_rate=0.01,
     )
@@ -262,7 +264,7 @@ def test_replay_can_be_added_to_a_preset_without():
     assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True)
 
 
-@pytest.mark.parametrize("option", [{"expansion": True}, {"n_new": 3}, {"tuned": "all"}, {"exact": True}])
+@pytest.mark.parametrize("option", [{"expansion": True}, {"n_new": 3}, {"tuned": "all"}, {"tau": 0.1}, {"exact": True}])
 def test_where_labels_say_which_component_it_is_options_of_growth_are_refused(option):
     with pytest.raises(ConfigError, match=f"--{next(iter(option)).replace('_', '-')} has no effect where labels say"):
         asked("split-mnist", **option)
@@ -327,6 +329,8 @@ REFUSED: list[tuple[str, str]] = [
         "--scenario iid --at-once 2",
         "--at-once goes with a sequential scenario. Add --scenario sequential.",
     ),
+    ("--tau 0", "The 'tau' setting must be None or a float in the range (0, 1]. Got 0.0 instead."),
+    ("--tau 0.1 --exact", "--exact visits every component, and --tau says how few. Leave one of them out."),
     ("--threads 0", "The number of threads must be an int in the range [1, inf). Got 0 instead."),
     ("--threads -1", "The number of threads must be an int in the range [1, inf). Got -1 instead."),
 ]

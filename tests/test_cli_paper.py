@@ -102,10 +102,11 @@ def test_every_figure_can_be_drawn():
 
 def test_the_figure_of_thresholds_needs_two_of_them(tmp_path):
     def result(K: int) -> list[dict]:
-        return [{"result": {"cluster_accuracy": 0.5, "knn_error": {"10": 0.1}, "K": K}}]
+        scores = {"cluster_accuracy": 0.5, "knn_error": {"10": 0.1}, "K": K}
+        return [{"result": scores, "config": {"steps": 100}}]
 
     path = tmp_path / "c-new.png"
-    some = {"mnist-c-new-200": result(20), "mnist-iid-c-new-100": result(7)}
+    some = {"mnist-mgr": result(20), "mnist-iid-c-new-100": result(7)}
     assert not draw("figure-c-new", lambda name: some.get(name, []), path)
     assert not path.exists()
     some["mnist-c-new-400"] = result(3)

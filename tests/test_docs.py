@@ -16,7 +16,7 @@ import pytest
 
 from curlicue import cli
 from curlicue.config import PRESETS
-from curlicue.experiments.paper import LIFE, SETUPS
+from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS
 from curlicue.experiments.reproduce import Job, setup_json
 from curlicue.version import __version__
 
@@ -25,7 +25,7 @@ DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
 make_results = runpy.run_path(str(ROOT / "docs" / "make_results.py"))
 FOUND = make_results["read"](ROOT / "results")
-needs_results = pytest.mark.skipif(not FOUND[make_results["FULL"]], reason="results/ has no full run yet")
+needs_results = pytest.mark.skipif(not FOUND[1.0].get(make_results["FULL"]), reason="results/ has no full run yet")
 
 
 def name_of(document: Path) -> str:
@@ -174,16 +174,26 @@ def test_a_command_of_the_readme_has_the_settings_of_its_row(parse, setup, label
 
 
 def test_every_result_file_is_of_a_set_up_and_in_the_page():
-    assert sum(map(len, FOUND.values())) == len(list((ROOT / "results").glob("*.json")))
+    shown = [make_results["comparable"](experiment.setups, FOUND) for experiment in EXPERIMENTS.values()]
+    once = {id(result) for runs in shown for results in runs.values() for result in results}
+    assert len(once) == len(list((ROOT / "results").glob("*.json")))
 
 
-def test_full_runs_are_shown_where_there_are_any_or_else_the_longest(tmp_path):
-    for seed, scale in ((1, 1.0), (0, 1.0), (0, 0.2)):
-        for job in (Job.of("mnist-mgr", seed, scale), Job.of("omniglot-mgr", seed, scale / 10)):
-            (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
+def test_runs_of_one_length_are_compared_that_of_most_rows_and_of_several_the_longest(tmp_path):
+    both = "mnist-mgr", "mnist-no-replay"
+    runs = [(name, seed, scale) for name in both for seed in (1, 0) for scale in (0.2, 0.1)]
+    for name, seed, scale in [*runs, ("mnist-mgr", 0, 1.0)]:
+        job = Job.of(name, seed, scale)
+        (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
     found = make_results["read"](tmp_path)
-    for name, steps in (("mnist-mgr", 100_000), ("omniglot-mgr", 10_000)):
-        assert [(each["config"]["seed"], each["config"]["steps"]) for each in found[name]] == [(0, steps), (1, steps)]
+
+    def shown(*names: str) -> dict[str, list[tuple[int, int]]]:
+        chosen = make_results["comparable"](names, found)
+        return {name: [(each["config"]["seed"], each["config"]["steps"]) for each in chosen[name]] for name in names}
+
+    assert shown(*both) == {name: [(0, 20_000), (1, 20_000)] for name in both}
+    assert shown("mnist-mgr") == {"mnist-mgr": [(0, 100_000)]}
+    assert shown("omniglot-mgr") == {"omniglot-mgr": []}
 
 
 @pytest.fixture
@@ -192,6 +202,7 @@ def results(tmp_path) -> Path:
     for name, seed in (("mnist-mgr", 0), ("mnist-mgr", 1), ("mnist-no-replay", 0)):
         job = Job.of(name, seed, 1.0)
         scores = {"K": 20 + seed, "cluster_accuracy": 0.5 + 0.2 * seed, "class_accuracy": [0.5] * 9 + [None]}
+        scores |= {"n_used": 10 + seed}
         result = scores | {"knn_error": {"10": 0.125}, "confusion": [[3, 1]] * 10, "classes": list("0123456789")}
         whole = {
             "config": setup_json(job.setup),
@@ -215,7 +226,8 @@ def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
     assert (lines[0], lines[-1]) == ("Before.", "After.")
     assert "old" not in lines
     full = "2 | 100,000 | 20.50 ± 0.71 | 25.20 ± 2.23 | 60.00 ± 14.14 ▼ | 77.74 ± 1.37 | 12.50 ± 0.00 ▼ | 6.29 ± 0.50"
-    other = "1 | 100,000 | 20 | 55.80 ± 1.94 | 50.00 | 45.35 ± 1.50 | 12.50 | 17.46 ± 1.25"
+    full += " | 10.50 ± 0.71"
+    other = "1 | 100,000 | 20 | 55.80 ± 1.94 | 50.00 | 45.35 ± 1.50 | 12.50 | 17.46 ± 1.25 | 10"
     assert lines[4:6] == [f"| growth and replay | {full} | 61 |", f"| growth, no replay | {other} | 61 |"]
     assert "Commits: 0123456789. Machine: A Processor, 4 cores, 1 thread(s) a run." in lines
     assert "curlicue train --preset mnist --replay none  # growth, no replay" in lines

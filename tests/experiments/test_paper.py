@@ -15,6 +15,7 @@ from curlicue.experiments.paper import (
     in_turn,
     rehearsing,
     seeded,
+    threshold,
 )
 
 ROWS = [(name, row) for name, experiment in EXPERIMENTS.items() for row in experiment.rows]
@@ -47,7 +48,7 @@ def test_all_runs_take_a_hundred_thousand_steps_with_a_preset_of_the_papers_appe
 
 
 def test_the_main_setup_is_the_preset():
-    assert SETUPS["mnist-mgr"] == SETUPS["mnist-c-new-200"] == PRESETS["mnist"]
+    assert SETUPS["mnist-mgr"] == SETUPS[threshold(-200)] == PRESETS["mnist"]
     assert SETUPS["omniglot-mgr"] == PRESETS["omniglot"]
 
 
@@ -68,8 +69,9 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     mnist = PRESETS["mnist"]
     assert rehearsing(mnist, mnist.learner.replay.snapshots) == mnist
     assert growing(mnist, mnist.learner.expansion.c_new) == mnist
+    assert growing(PRESETS["iid-omniglot"], -200) == PRESETS["iid-omniglot"]
     grown = fixed(mnist, 25)
-    assert (grown.model.K, grown.learner.expansion) == (25, None)
+    assert (grown.model.K, grown.learner.expansion, grown.learner.tau) == (25, None, 0.1)
     assert replace(grown, model=mnist.model, learner=mnist.learner) == mnist
     shown = in_turn(PRESETS["iid-mnist"], BeforeBirth())
     assert shown.learner.replay.snapshots == BeforeBirth()

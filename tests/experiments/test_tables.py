@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from curlicue.experiments.paper import EXPERIMENTS, Column, Experiment, Row
@@ -52,6 +54,14 @@ def test_what_is_worse_by_more_than_two_deviations_is_marked(column, values, pap
     cell = Cell(column, values, paper)
     assert cell.short is short
     assert cell.ours().endswith("▼") is short
+
+
+def test_a_column_without_numbers_of_the_papers_stands_alone():
+    alone = replace(TOY, rows=tuple(replace(row, paper=row.paper[:1]) for row in TOY.rows))
+    assert header(alone) == ["", "seeds", "K", "paper", "accuracy, %", "error, %", "minutes"]
+    found = {"toy": [result(0.79)]}
+    first, *_ = lines(alone, lambda name: found.get(name, ()))
+    assert first == ["ours", "1", "4", "5.00 ± 1.00", "79.00", "5.00", "3.0"]
 
 
 def test_one_seed_has_no_deviation():

@@ -93,6 +93,13 @@ def test_a_stream_changes_once_each_time_another_component_begins_to_explain_it(
         assert after <= 400
 
 
+@pytest.mark.parametrize("B", [700, 1000, 6000])
+def test_a_change_is_one_with_the_largest_batches_too(B):
+    usage = Usage(K=3)
+    assert shown(usage, 0, 10 * B, B) == []
+    assert shown(usage, 1, 10 * B, B) == [B]
+
+
 @pytest.mark.parametrize("B", [1, 100])
 def test_a_stream_that_several_components_share_does_not_change(B):
     usage, rng = Usage(K=3), named_generator(0, "shares")

@@ -86,10 +86,16 @@ def test_thresholds_are_drawn_in_their_order():
     from matplotlib.figure import Figure
 
     accuracy, error, K = Figure().subplots(1, 3)
-    figures.thresholds([accuracy, error, K], {"s": {-100.0: [result(K=9)], -400.0: [result(K=2), result(K=4)]}})
-    assert list(K.lines[0].get_xdata()) == [-400.0, -100.0]
-    assert list(K.lines[0].get_ydata()) == [3.0, 9.0]
+    runs = {"s": {-100.0: [result(K=9)], -400.0: [result(K=2), result(K=4)]}}
+    figures.thresholds([accuracy, error, K], runs, {"s": [result(K=25)], "nobody": []})
+    births, none = K.lines
+    assert list(births.get_xdata()) == [-400.0, -100.0]
+    assert list(births.get_ydata()) == [3.0, 9.0]
     assert list(error.lines[0].get_ydata()) == [10.0, 10.0]
+    assert list(none.get_ydata()) == [25, 25]
+    (bars,) = K.collections
+    heights = [bar[:, 1].tolist() for bar in bars.get_segments()]
+    assert heights == [pytest.approx([3 - 2**0.5, 3 + 2**0.5]), [9, 9]]
 
 
 @pytest.mark.parametrize("ending", [".png", ".svg", ".pdf"])
@@ -114,7 +120,7 @@ STEPS = [100, 200, 300, 400]
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     """Four views of twelve samples of 2x3 pixels; a component is born between any two."""
-    made = RunDirectory.create(tmp_path / "run", {"steps": STEPS[-1]}, {})
+    made = RunDirectory.create(tmp_path / "run", to_json(RunConfig(steps=STEPS[-1])), {})
     rng = np.random.default_rng(0)
     made.write("data", {"name": "toy", "classes": ["a", "b", "<c>"], "shape": [2, 3]})
     made.write_view("rows", {"x": rng.random((12, 6)), "labels": np.arange(12) % 3})
@@ -151,16 +157,16 @@ def test_d_new_shows_samples_of_each_birth_from_the_first_to_the_last(axes, dire
     assert names(axes) == ["1 from 0, step 100", "2 from 1, step 200", "3 from 2, step 300"]
 
 
-def test_a_map_shows_all_samples_by_class_and_by_component(directory):
+def test_a_map_shows_samples_of_the_classes_so_far_by_class_and_by_component(directory):
     from matplotlib.figure import Figure
 
     grid = Figure().subplots(2, 2)
     figures.latent_maps(grid, directory, [200, 400])
     for row in range(2):
-        for column, kinds in enumerate((2, 4)):
+        for column, (classes, components) in enumerate(((2, 2), (3, 4))):
             lines = grid[row][column].lines
-            assert len(lines) == (3 if row == 0 else kinds)
-            assert sum(len(line.get_xdata()) for line in lines) == 12
+            assert len(lines) == (components if row else classes)
+            assert sum(len(line.get_xdata()) for line in lines) == 4 * classes
     assert [text.get_text() for text in grid[1][1].texts] == ["0", "1", "2", "3"]
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from curlicue.config import Drift, Iid, Scenario, Sequential
 from curlicue.errors import ConfigError
 from curlicue.rng import named_generator
-from curlicue.streams.schedule import Schedule, class_shares
+from curlicue.streams.schedule import Schedule, class_shares, seen
 from curlicue.streams.sources import Split
 
 SIZES = [50, 10, 30, 10]  # samples of each class
@@ -39,6 +39,15 @@ def test_shares_sum_to_one_at_all_times(scenario, steps):
         now = class_shares(scenario, t, steps, FREQUENCIES)
         assert now.sum().item() == pytest.approx(1)
         assert now.min() >= 0
+
+
+@pytest.mark.parametrize("scenario", [Iid(), Sequential(), Sequential(2), Sequential(3), Drift()])
+@pytest.mark.parametrize("steps", [400, 397, 16])
+def test_a_class_has_been_seen_once_it_has_had_a_share(scenario, steps):
+    so_far = torch.zeros(4, dtype=torch.bool)
+    for t in range(1, steps + 3):
+        so_far |= class_shares(scenario, t - 1, steps, FREQUENCIES) > 0
+        assert seen(scenario, t, steps, 4).tolist() == so_far.tolist()
 
 
 def test_shuffled_classes_are_seen_as_often_as_they_occur():

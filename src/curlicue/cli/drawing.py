@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from curlicue.experiments.paper import C_NEWS, EXPERIMENTS
+from curlicue.config import PRESETS
+from curlicue.experiments.paper import C_NEWS, EXPERIMENTS, threshold
 from curlicue.experiments.tables import Results
+from curlicue.records import Json
 from curlicue.report import figures
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FULL_LENGTH = PRESETS["mnist"].steps
 
 
 def draw(name: str, results: Results, path: Path, *others: str) -> bool:
@@ -27,20 +35,24 @@ def draw_variants(results: Results, path: Path, *others: str) -> bool:
         figures.accuracy_over_time(over_time, {label: some for label, some in runs.items() if some})
         figures.class_accuracy(by_class, full[0])
         figures.confusion(confused, full[0])
+        _say_if_short(drawn, [each for some in runs.values() for each in some])
     return True
 
 
 def draw_thresholds(results: Results, path: Path, *others: str) -> bool:
     """What c_new does."""
+    scenarios = {"one after the other": "", "shuffled": "iid-"}
     runs = {
-        label: {float(c): some for c in C_NEWS if (some := results(f"{name}{c}"))}
-        for label, name in (("one after the other", "mnist-c-new"), ("shuffled", "mnist-iid-c-new"))
+        label: {float(c): some for c in C_NEWS if (some := results(threshold(c, scenario)))}
+        for label, scenario in scenarios.items()
     }
     runs = {label: by_threshold for label, by_threshold in runs.items() if len(by_threshold) > 1}
     if not runs:
         return False
+    fixed = {label: results(f"mnist-{scenario}no-expansion") for label, scenario in scenarios.items()}
     with figures.figure(path, 9, 2.8, *others) as drawn:
-        figures.thresholds(list(drawn.subplots(1, 3)), runs)
+        figures.thresholds(list(drawn.subplots(1, 3)), runs, fixed)
+        _say_if_short(drawn, [each for of in runs.values() for some in of.values() for each in some])
     return True
 
 
@@ -53,7 +65,15 @@ def draw_posterior(results: Results, path: Path, *others: str) -> bool:
         return False
     with figures.figure(path, 9, 2.6, *others) as drawn:
         figures.posteriors(drawn, first)
+        _say_if_short(drawn, list(first.values()))
     return True
+
+
+def _say_if_short(drawn: Figure, results: Sequence[Json]) -> None:
+    """Above a figure whose runs are not as long as the paper's."""
+    steps = sorted({result["config"]["steps"] for result in results})
+    if steps[0] < FULL_LENGTH:
+        drawn.suptitle(f"{', '.join(f'{n:,}' for n in steps)} of the paper's {FULL_LENGTH:,} steps", fontsize=9)
 
 
 PAINTERS: dict[str, Callable[..., bool]] = {

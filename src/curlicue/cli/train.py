@@ -91,6 +91,8 @@ class Settings:
     """dimensions of z"""
     z_samples: Given[int] = None
     """importance samples of z"""
+    tau: Given[float] = None
+    """of the sparse bound: a component other than the likeliest is visited with probability q/tau"""
     exact: bool = False
     """visit every component of every sample in training, instead of the sparse bound"""
     learning_rate: Given[float] = None
@@ -214,6 +216,8 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     """The preset with everything that was asked for changed."""
     if preset.supervised:
         _refuse_growth(settings)
+    if settings.exact and settings.tau is not None:
+        raise ConfigError("--exact visits every component, and --tau says how few. Leave one of them out.")
     if settings.steps is not None:
         preset = in_steps(preset, settings.steps)
     scenario = _scenario(preset.scenario, settings)
@@ -223,7 +227,7 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
         learner,
         expansion=_expansion(learner.expansion, settings),
         replay=_replay(learner.replay, settings, period),
-        tau=None if settings.exact else learner.tau,
+        **({"tau": None} if settings.exact else _given(settings, "tau")),
         **_given(settings, "learning_rate", "z_samples"),
     )
     model = replace(preset.model, **_given(settings, "n_z"))
@@ -241,7 +245,7 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
 
 def _refuse_growth(settings: Settings) -> None:
     """With labels, a component is opened for each class, and Eq. 4 visits that one alone."""
-    given = _given(settings, "expansion", "c_new", "n_new", "tuned", "max_components")
+    given = _given(settings, "expansion", "c_new", "n_new", "tuned", "max_components", "tau")
     if given or settings.exact:
         names = [*given, *(["exact"] if settings.exact else [])]
         raise ConfigError(

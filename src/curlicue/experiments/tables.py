@@ -72,8 +72,9 @@ def _score(result: Json, column: Column) -> float:
 
 
 def header(experiment: Experiment) -> list[str]:
-    """The names of the columns."""
-    return ["", "seeds", *(name for column in experiment.columns for name in (column.name, "paper")), "minutes"]
+    """The names of the columns; the paper's beside each that it has numbers for."""
+    named = [[column.name, "paper"] for column in experiment.columns]
+    return ["", "seeds", *_beside(experiment, named), "minutes"]
 
 
 def lines(experiment: Experiment, results: Results) -> list[list[str]]:
@@ -82,10 +83,19 @@ def lines(experiment: Experiment, results: Results) -> list[list[str]]:
 
 
 def _line(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[str]:
-    numbers = [text for cell in cells(experiment, row, results) for text in (cell.ours(), cell.theirs())]
+    numbers = _beside(experiment, [[cell.ours(), cell.theirs()] for cell in cells(experiment, row, results)])
     if row.setup is None:
         return [row.name, QUOTED, *numbers, ""]
     if not results:
         return [row.name, NOT_RUN, *numbers, ""]
     minutes = statistics.fmean(result["timing"]["minutes"] for result in results)
     return [row.name, str(len(results)), *numbers, f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}"]
+
+
+def _beside(experiment: Experiment, pairs: Sequence[Sequence[str]]) -> list[str]:
+    """Ours and the paper's, column by column; ours alone where the paper has no number in any row."""
+    texts: list[str] = []
+    for place, (ours, theirs) in enumerate(pairs):
+        printed = any(row.paper[place : place + 1] not in ((), (None,)) for row in experiment.rows)
+        texts += [ours, theirs] if printed else [ours]
+    return texts

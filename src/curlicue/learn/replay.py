@@ -17,7 +17,8 @@ PI_FLOOR = 1e-12
 class Usage:
     """Which components explain the stream: lately, and for some time. After a change both begin anew."""
 
-    ROWS = torch.tensor([[500.0], [5000.0]])  # that either remembers, or so
+    ROWS = torch.tensor([[500.0], [5000.0]])  # that either remembers, or so,
+    BATCHES = torch.tensor([[1.0], [10.0]])  # but at least so many batches
     APART = 0.25  # share of the stream that has moved from some components to others: a change
 
     def __init__(self, K: int) -> None:
@@ -27,7 +28,8 @@ class Usage:
     def update(self, q_y: Tensor) -> bool:
         """Take in a batch [B, K]; whether with it the stream has changed."""
         now, self.rows = q_y.mean(0), self.rows + len(q_y)
-        self.shares = torch.lerp(self.shares, now, len(q_y) / self.ROWS.clamp_max(self.rows))
+        remembered = torch.maximum(self.ROWS, len(q_y) * self.BATCHES).clamp_max(self.rows)
+        self.shares = torch.lerp(self.shares, now, len(q_y) / remembered)
         lately, for_some_time = self.shares
         changed = 0.5 * float((lately - for_some_time).abs().sum()) > self.APART
         if changed:

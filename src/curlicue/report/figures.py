@@ -15,7 +15,7 @@ from curlicue.config import Scenario, from_json
 from curlicue.errors import MissingExtraError
 from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.latent import Projector, moments
-from curlicue.streams.schedule import n_tasks
+from curlicue.streams.schedule import n_tasks, seen
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -216,8 +216,14 @@ def _size(names: Sequence[str]) -> float:
     return 9 if len(names) < MANY else 5.5
 
 
-def thresholds(all_axes: Sequence[Axes], runs: Mapping[str, Mapping[float, Sequence[Json]]]) -> None:
-    """Cluster accuracy, 10-NN error and K against c_new, a line for each scenario."""
+def thresholds(
+    all_axes: Sequence[Axes],
+    runs: Mapping[str, Mapping[float, Sequence[Json]]],
+    fixed: Mapping[str, Sequence[Json]] | None = None,
+) -> None:
+    """Cluster accuracy, 10-NN error and K against c_new, a line for each scenario, and across it the `fixed` runs, in
+    which nobody is born; bars of a standard deviation over seeds.
+    """
     scores: dict[str, Callable[[Json], float]] = {
         "cluster accuracy, %": lambda score: 100 * score["cluster_accuracy"],
         "10-NN error, %": lambda score: 100 * score["knn_error"]["10"],
@@ -226,7 +232,12 @@ def thresholds(all_axes: Sequence[Axes], runs: Mapping[str, Mapping[float, Seque
     for axes, (name, value) in zip(all_axes, scores.items(), strict=True):
         for (label, by_threshold), colour in zip(runs.items(), COLOURS, strict=False):
             found = {c: [value(each["result"]) for each in results] for c, results in sorted(by_threshold.items())}
-            axes.plot(list(found), [statistics.fmean(v) for v in found.values()], "o-", color=colour, label=label)
+            means = [statistics.fmean(v) for v in found.values()]
+            deviations = [statistics.stdev(v) if len(v) > 1 else 0.0 for v in found.values()]
+            axes.errorbar(list(found), means, deviations, fmt="o-", color=colour, label=label)
+            if same := (fixed or {}).get(label):
+                mean = statistics.fmean(value(each["result"]) for each in same)
+                axes.axhline(mean, color=colour, linestyle="--", linewidth=1, label=f"{label}, no births")
         axes.set(xlabel="c_new, nats", ylabel=name)
         axes.set_ylim(bottom=0)
     all_axes[0].legend(edgecolor="none")
@@ -295,14 +306,15 @@ def latent_maps(
     steps: Sequence[int],
     projector: Projector | None = None,
 ) -> None:
-    """The latent space at some steps: above, samples coloured by class; below, by component."""
-    labels = directory.view("rows")["labels"]
-    views = {t: directory.view(t) for t in moments(directory.view_steps, directory.read("config")["steps"])}
+    """Samples of the classes so far in the latent space at some steps: above coloured by class; below, by component."""
+    labels, config = directory.view("rows")["labels"], directory.read("config")
+    views = {t: directory.view(t) for t in moments(directory.view_steps, config["steps"])}
     projected = (projector or Projector()).project(view["z"] for view in views.values())
     places = dict(zip(views, projected, strict=True))
     for column, t in enumerate(steps):
+        come = seen(from_json(Scenario, config["scenario"]), t, config["steps"], int(labels.max()) + 1).numpy()[labels]
         for axes, kinds in zip((row[column] for row in all_axes), (labels, views[t]["y"]), strict=True):
-            scatter(axes, places[t], kinds)
+            scatter(axes, places[t][come], kinds[come])
         all_axes[0][column].set_title(f"after step {t:,}", fontsize=9)
     for row, name in zip(all_axes, ("by class", "by component"), strict=True):
         row[0].set_ylabel(name)

@@ -37,6 +37,18 @@ def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) ->
             return _drifting_shares(t * C / steps, C)
 
 
+def seen(scenario: Scenario, t: int, steps: int, C: int) -> Tensor:
+    """Which of C classes [C] have had a share in the first t of `steps` batches, t ≥ 1."""
+    classes, latest = torch.arange(C), min(t, steps) - 1
+    match scenario:
+        case Iid():
+            return torch.ones(C, dtype=torch.bool)
+        case Sequential(at_once):
+            return classes // at_once <= latest * n_tasks(scenario, C) // steps
+        case Drift():
+            return classes < latest * C / steps + 0.25  # the next class comes in the last quarter of a period
+
+
 def _drifting_shares(position: float, C: int) -> Tensor:
     """Position c + f, 0 ≤ f < 1: class c, with its neighbours at the edges of its period.
 
