@@ -43,14 +43,12 @@ def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_pa
     assert report["data"].startswith("digits")
 
 
-def test_what_is_measured_was_trained_until_it_had_its_components(step):
+def test_training_makes_q_y_peaked(step):
     _, split = step.training_data()
-    learner = step.trained(3, split, step.QUICK)
-    assert (learner.model.K, learner.t) == (3, 20)
-    assert learner.snapshot is not None
-    before = learner.model.K
-    learner.observe(split.x[:100])
-    assert before == learner.model.K
+    flat, peaked = (step.trained(3, split, step.Plan(training=steps)) for steps in (0, 100))
+    largest = [float(step.q_y_and_pairs(learner, split.x)[0].max(1).values.mean()) for learner in (flat, peaked)]
+    assert largest[1] > largest[0] + 0.2
+    assert peaked.model.K == 3
 
 
 def test_the_table_of_the_defaults_can_be_made(monkeypatch, capsys):
