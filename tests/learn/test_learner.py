@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from curlicue.config import (
+    AtChange,
     BeforeBirth,
     Counts,
     Emission,
@@ -315,6 +316,17 @@ def test_a_dynamic_snapshot_is_the_model_just_before_each_birth(make_learner, st
                 now = learner.model.state_dict()[name]
                 assert torch.equal(value, now[:-1] if name.startswith("heads.") else now)
     assert n_births > 2
+
+
+def test_when_the_stream_changes_the_model_is_remembered_as_it_was_before(make_learner, stream, monkeypatch):
+    learner = make_learner(expansion=None, replay=ReplayConfig(snapshots=AtChange()))
+    monkeypatch.setattr(learner.usage, "update", lambda q_y: learner.t == 3)
+    list(learner.learn(stream, 3))
+    before = state_of(learner.model)
+    assert [type(event) for event in learner.learn(stream, 5)] == [SnapshotTaken, StepTaken, StepTaken]
+    for name, value in learner.snapshot.model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert learner.snapshot_t == 3
 
 
 def test_dynamic_snapshots_are_taken_at_births_only(make_learner, stream):
