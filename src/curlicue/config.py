@@ -232,7 +232,6 @@ def in_steps(config: RunConfig, steps: int) -> RunConfig:
 # -- presets ----------------------------------------------------------------------------------------------------
 
 _IID_BENCHMARK = ModelConfig(n_z=50, encoder=(500, 500), decoder=(500,))
-_OMNIGLOT_GROWTH = ExpansionConfig(tuned=Tuned.HEADS)  # batches of 15: a newborn is fitted in seven times as many steps
 
 PRESETS: dict[str, RunConfig] = {
     # Appendix, "Main setup", MNIST; snapshots at the end of each class (fixed T)
@@ -242,9 +241,7 @@ PRESETS: dict[str, RunConfig] = {
         dataset="omniglot",
         batch_size=15,
         model=ModelConfig(encoder=(500, 500), decoder=(500,)),
-        learner=LearnerConfig(
-            learning_rate=5e-4, expansion=_OMNIGLOT_GROWTH, replay=ReplayConfig(snapshots=Every(2_000))
-        ),
+        learner=LearnerConfig(learning_rate=5e-4, replay=ReplayConfig(snapshots=Every(2_000))),
     ),
     # Appendix, "Supervised continual learning benchmark": five tasks of two classes
     "split-mnist": RunConfig(
@@ -266,7 +263,7 @@ PRESETS: dict[str, RunConfig] = {
         scenario=Iid(),
         batch_size=15,
         model=replace(_IID_BENCHMARK, n_z=100),
-        learner=LearnerConfig(learning_rate=5e-4, expansion=replace(_OMNIGLOT_GROWTH, max_components=200), replay=None),
+        learner=LearnerConfig(learning_rate=5e-4, expansion=ExpansionConfig(max_components=200), replay=None),
         sampled_knn=True,
     ),
     # not of the paper: scikit-learn's 8×8 digits, for a first minute without a download; settings as `CURL` has them

@@ -118,27 +118,16 @@ def test_nobody_is_born_while_all_is_well_explained_or_without_expansion(make_le
     assert births(make_learner(expansion=None), stream, 10) == []
 
 
-def test_samples_join_d_new_by_the_bound_of_that_very_training_pass(make_learner, make_batch):
+@pytest.mark.parametrize("tau", [None, 1.0])
+def test_samples_join_d_new_by_the_bound_of_that_very_training_pass(make_learner, make_batch, tau):
     x = make_batch(50, grey=True)
-    learner = make_learner(K=3, tau=None, expansion=expansion(c_new=-4.5, n_new=1000))
+    learner = make_learner(K=3, tau=tau, expansion=expansion(c_new=-4.5, n_new=1000))
     rng = torch.Generator().set_state(learner.rng.latent.get_state())
-    poor = elbo(learner.model, x, rng).bound < -4.5
+    poor = elbo(learner.model, x, rng, tau=tau).bound < -4.5
     assert 5 < poor.sum() < 45
     (step,) = learner.observe(x)
     assert step.n_poor == poor.sum()
     assert torch.equal(learner.d_new.empty(), x[poor])
-
-
-def test_what_the_sparse_bound_finds_poor_joins_d_new_only_if_the_exact_bound_does_too(make_learner, make_batch):
-    x = make_batch(50, grey=True)
-    learner = make_learner(K=3, tau=1.0, expansion=expansion(c_new=-4.5, n_new=1000))
-    rng = torch.Generator().set_state(learner.rng.latent.get_state())
-    suspects = x[elbo(learner.model, x, rng, tau=1.0).bound < -4.5]
-    poor = elbo(learner.model, suspects, rng).bound < -4.5
-    assert 5 < poor.sum() < len(suspects) < 45
-    (step,) = learner.observe(x)
-    assert step.n_poor == poor.sum()
-    assert torch.equal(learner.d_new.empty(), suspects[poor])
 
 
 def test_d_new_is_the_real_samples_that_joined_since_the_last_birth_and_then_empty(make_learner, stream):

@@ -12,7 +12,7 @@ from curlicue.learn.events import BirthRefused, ComponentBorn, Event
 from curlicue.learn.expansion import PoorlyModelled, closest_component
 from curlicue.learn.replay import Usage
 from curlicue.learn.trainer import Trainer
-from curlicue.model.elbo import ElboTerms, elbo, elbo_given
+from curlicue.model.elbo import elbo_given
 from curlicue.model.mixture import MixtureVAE, looking
 from curlicue.rng import Rng, named_generator
 
@@ -45,25 +45,13 @@ class Learner(Trainer):
         terms = self.elbo(x)
         if self.snapshot_at_change and self.usage.update(terms.q_y):
             events.append(self.take_snapshot())
-        n_poor = self.judge(self.d_new, x, terms) if self.d_new is not None else 0
+        n_poor = 0
+        if self.d_new is not None:
+            n_poor = self.d_new.consider(x, terms.bound.detach(), terms.q_y.argmax(1), self.t)
         events.append(self.real_step(terms, n_poor))
         if self.d_new is not None and self.d_new.full:
             events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
         return events
-
-    def judge(self, buffer: PoorlyModelled, x: Tensor, terms: ElboTerms) -> int:
-        """Who joins D_new, and how many they are: what the sparse estimate finds poor is measured exactly first."""
-        bound, y = terms.bound.detach(), terms.q_y.argmax(1)
-        if self.config.tau is not None and buffer.eligible(self.t):
-            places = buffer.poor(bound, y).nonzero().squeeze(1)
-            if len(places):
-                bound = bound.index_copy(0, places, self._exact_bound(x.index_select(0, places)))
-        return buffer.consider(x, bound, y, self.t)
-
-    def _exact_bound(self, x: Tensor) -> Tensor:
-        """L(x) [B] over all components, as training would measure it."""
-        with looking(self.model):
-            return elbo(self.model, x, self.rng.latent, z_samples=self.config.z_samples).bound
 
     def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
         """A component is born; with dynamic snapshots the model is remembered as it was before."""
