@@ -14,6 +14,7 @@ import tyro
 
 from curlicue.cli.drawing import PAINTERS
 from curlicue.cli.drawing import draw as paint
+from curlicue.config import RunConfig
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Experiment
 from curlicue.experiments.reproduce import Job, read_result
 from curlicue.experiments.tables import SHORT_OF, header, lines
@@ -56,7 +57,7 @@ def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
     drawn = draw(found, results / "figures")
     (docs / "results.md").write_text(page(found, drawn))
     if not comparable(VARIANTS, found)[FULL]:
-        raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Write one: curlicue result RUN --out FILE")
+        raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Make one: curlicue reproduce figure-variants")
     draw_picture(found, docs / "picture.png")
     readme.write_text(with_table(readme.read_text(), found))
 
@@ -75,8 +76,9 @@ def read(results: Path) -> Found:
 def comparable(setups: Iterable[str], found: Found) -> Runs:
     """Those of `setups`, all of one length: that in which most have been run; of several, the longest."""
     names = list(setups)
-    scale = max(found, key=lambda scale: (sum(name in found[scale] for name in names), scale))
-    return {name: found[scale].get(name, ()) for name in names}
+    learning = {name for name in names if isinstance(SETUPS[name], RunConfig)}  # what does not learn has no length
+    scale = max(found, key=lambda scale: (len(learning & found[scale].keys()), scale))
+    return {name: found[scale if name in learning else 1.0].get(name, ()) for name in names}
 
 
 def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
@@ -85,7 +87,7 @@ def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
     for name, experiment in EXPERIMENTS.items():
         parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5`\n")
         parts += [f"![{experiment.title}](../results/figures/{file})\n" for file in drawn.get(name, ())]
-        parts.append(table(experiment, found))
+        parts.append(table(experiment, comparable(experiment.setups, found)))
     return "\n".join(parts)
 
 
@@ -97,19 +99,19 @@ def with_table(readme: str, found: Found) -> str:
     rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
     commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
     before, after = readme.split(BEGIN)[0], readme.split(END)[1]
-    text = f"{table(replace(variants, rows=rows), found)}\n{LEGEND}\nThe settings of each row:\n\n```sh\n{commands}```"
+    text = f"{table(replace(variants, rows=rows), runs)}\n{LEGEND}\nThe settings of each row:\n\n```sh\n{commands}```"
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
-def table(experiment: Experiment, found: Found) -> str:
+def table(experiment: Experiment, runs: Runs) -> str:
     """In Markdown; then where and when it was measured."""
-    runs = comparable(experiment.setups, found)
     rows = [header(experiment), *lines(experiment, runs.__getitem__)]
     steps = ["steps", *(taken(runs.get(row.setup, ())) for row in experiment.rows)]
     rows = [[name, seeds, n, *scores] for (name, seeds, *scores), n in zip(rows, steps, strict=True)]
     rows.insert(1, ["---", *["--:"] * (len(rows[0]) - 1)])
     text = "".join(f"| {' | '.join(cells)} |\n" for cells in rows)
-    return text + provenance([each for name in experiment.setups for each in runs[name]])
+    note = f"\n{experiment.note}\n" if experiment.note else ""
+    return text + note + provenance([each for name in experiment.setups for each in runs[name]])
 
 
 def taken(results: Sequence[Json]) -> str:
@@ -120,9 +122,13 @@ def taken(results: Sequence[Json]) -> str:
 def provenance(results: Sequence[Json]) -> str:
     """The commits and the machines that they come from."""
     told = [each["environment"] for each in results]
-    commits = sorted({str(each["commit"])[:10] for each in told})
+    begun = sorted({str(each["commit"])[:10] for each in told})
+    later = sorted(
+        {str(went_on["commit"])[:10] for each in told for went_on in each.get("resumed", ()) if "commit" in went_on}
+    )
+    commits = ", ".join(begun) + (f" (gone on with: {', '.join(later)})" if later else "")
     machines = sorted({"{processor}, {cores} cores, {threads} thread(s) a run".format(**each) for each in told})
-    return f"\nCommits: {', '.join(commits)}. Machine: {'; '.join(machines)}.\n" if told else ""
+    return f"\nCommits: {commits}. Machine: {'; '.join(machines)}.\n" if told else ""
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

@@ -246,6 +246,18 @@ def test_writing_the_table_twice_changes_nothing(results):
 
 def test_without_the_full_run_the_readme_stays_as_it_is(tmp_path):
     (tmp_path / "docs").mkdir()
-    with pytest.raises(SystemExit, match=r"no mnist-mgr-seed\*\.json in .* curlicue result RUN --out FILE"):
+    with pytest.raises(SystemExit, match=r"no mnist-mgr-seed\*\.json in .* curlicue reproduce figure-variants"):
         make_results["main"](tmp_path, tmp_path)
     assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
+
+
+def test_no_result_is_of_code_that_no_commit_holds():
+    environments = [json.loads(path.read_text())["environment"] for path in (ROOT / "results").glob("*.json")]
+    assert all(each["commit"] and not each["modified"] for each in environments)
+
+
+def test_what_has_no_length_is_shown_beside_runs_of_any_length(tmp_path):
+    for job in (Job.of("iid-mnist", 0, 0.1), Job.of("raw-pixels-mnist", 0, 0.1)):
+        (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
+    shown = make_results["comparable"](EXPERIMENTS["table-iid-mnist"].setups, make_results["read"](tmp_path))
+    assert {name for name, results in shown.items() if results} == {"iid-mnist", "raw-pixels-mnist"}

@@ -71,7 +71,7 @@ class ExpansionConfig:
     """When a component is born."""
 
     c_new: float | None = -200.0  # nats; a real sample whose bound is lower joins D_new. None: as `deviations` says
-    deviations: float = 5.0  # c_new None: standard deviations below what is normal for the model now
+    deviations: float = 5.0  # only with c_new None: standard deviations below what is normal for the model now
     n_new: int = 100  # size of D_new that triggers a birth
     window: int | None = None  # real samples after which a sample leaves D_new; None: it stays until a birth
     burn_in: int = 100  # steps before D_new begins to collect

@@ -457,3 +457,26 @@ def test_any_pair_of_networks_learns_grows_and_rehearses():
     assert any(step.rehearsed for step in steps)
     for name, value in learner.model.encoder.state_dict().items():
         assert not torch.equal(value, weights[f"encoder.{name}"])
+
+
+# -- one small run, number by number ------------------------------------------------------------------------------
+
+
+def test_a_seeded_run_gives_the_numbers_it_has_always_given(make_learner):
+    """They stand here so that nobody changes what is computed without meaning to."""
+
+    def stream(t: int) -> Tensor:
+        """Three kinds of samples in turn, each a pattern of which some bits are flipped."""
+        flipped = torch.rand(20, 6, generator=named_generator(t, "flips")) < 0.1
+        pattern = torch.tensor([[1.0, 1, 1, 0, 0, 0], [0, 0, 0, 1, 1, 1], [1, 0, 1, 0, 1, 0]])[t // 100]
+        return torch.where(flipped, 1 - pattern, pattern)
+
+    growth = ExpansionConfig(c_new=-4.5, n_new=30, burn_in=20, wait=10)
+    replay = ReplayConfig(snapshots=BeforeBirth())
+    learner = make_learner(learning_rate=0.02, expansion=growth, replay=replay)
+    events = list(learner.learn(stream, 210))
+    born = [(e.t, e.component, e.parent) for e in of_type(ComponentBorn, events)]
+    assert born == [(36, 1, 0), (82, 2, 1), (106, 3, 2), (142, 4, 3), (202, 5, 1)]
+    bounds = {e.t: e.bound for e in of_type(StepTaken, events)}
+    expected = {0: -4.5781, 50: -2.2016, 99: -2.2661, 100: -2.4981, 150: -4.7804, 200: -4.6112}
+    assert {t: bounds[t] for t in expected} == pytest.approx(expected, abs=2e-3)

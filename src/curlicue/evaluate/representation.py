@@ -142,7 +142,7 @@ def final_scores(model: MixtureVAE, source: Source, rng: Generator, sampled_knn:
 def labelled_accuracy(
     model: MixtureVAE, split: Split, component_of: Mapping[int, int], tasks: Sequence[Sequence[int]]
 ) -> dict[str, float]:
-    """The supervised benchmark: accuracy among all classes, and among the two of the sample's own task."""
+    """The supervised benchmark: accuracy among all classes, and among those of the sample's own task."""
     q_y = posterior(model, split.x)  # [N, K]
     own = torch.tensor([component_of.get(c, -1) for c in range(int(split.labels.max()) + 1)])
     y = own[split.labels]  # [N], the component that would be right

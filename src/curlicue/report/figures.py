@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
 from curlicue.config import Scenario, from_json
 from curlicue.errors import MissingExtraError
+from curlicue.evaluate import metrics
 from curlicue.records import Array, Json, RunDirectory
 from curlicue.report.latent import Projector, moments
 from curlicue.streams.schedule import n_tasks, seen
@@ -188,11 +190,9 @@ def class_accuracy(axes: Axes, result: Json) -> None:
 
 def class_confusion(result: Json) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Share of each class [C] that lies in components of which class [C] most samples are: [C, C]."""
-    counts = np.array(result["result"]["confusion"], dtype=np.float64)  # [C, K]
-    owner = counts.argmax(0)  # [K], the class of each component
-    C = len(counts)
-    joined = np.stack([counts[:, owner == c].sum(1) for c in range(C)], axis=1)  # [C, C]
-    return np.asarray(joined / counts.sum(1, keepdims=True).clip(min=1))
+    joined = metrics.class_confusion(torch.tensor(result["result"]["confusion"]))  # [C, C], counts
+    shares: np.ndarray[Any, np.dtype[np.float64]] = (joined.double() / joined.sum(1, keepdim=True).clamp_min(1)).numpy()
+    return shares
 
 
 def confusion(axes: Axes, result: Json) -> None:
