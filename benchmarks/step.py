@@ -29,13 +29,14 @@ from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
-from curlicue.config import LearnerConfig, ModelConfig, Sequential
-from curlicue.experiments.run import use_threads
+from curlicue.config import LearnerConfig, ModelConfig, RunConfig, Sequential, from_json
+from curlicue.experiments.run import Run, use_threads
+from curlicue.learn.checkpoint import load_checkpoint
 from curlicue.learn.learner import Learner, Stream
 from curlicue.model.mixture import MixtureVAE
 from curlicue.model.networks import ReluNet, awake_units
 from curlicue.model.pairs import Groups, Pairs
-from curlicue.records import environment, write_atomically
+from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.rng import Rng, named_generator
 from curlicue.streams import sources
 from curlicue.streams.fetch import status
@@ -86,6 +87,22 @@ def trained(K: int, split: Split, plan: Plan) -> Learner:
         rows = torch.randint(len(y), (B,), generator=rng.data)
         learner.climb(learner.elbo_given(split.x[rows], y[rows]))
     return learner
+
+
+@torch.no_grad()
+def of_run(path: Path, K: int) -> Learner:
+    """The model that a run of the MNIST network has come to, with the K components that explain most of its stream."""
+    directory = RunDirectory.open(path)
+    config = from_json(RunConfig, directory.read("config"))
+    run = Run(config, sources.load(config.dataset), directory)
+    load_checkpoint(directory.checkpoint, run.learner)
+    model, counts = run.learner.model, run.learner.counts
+    if len(counts) < K:
+        raise SystemExit(f"{path} has {len(counts)} components, and the benchmark measures {K}. Choose another run.")
+    kept = counts.topk(K).indices
+    for name, head in list(model.heads.items()):
+        model.heads[name] = nn.Parameter(head[kept])
+    return Learner(model, LearnerConfig(expansion=None, replay=None), run.rng)
 
 
 @torch.no_grad()
@@ -235,22 +252,26 @@ def print_tables(report: dict[str, Any], console: Console) -> None:
         numbers = (case["ms"], case["peak_bytes"] / 1e6, case["pairs_per_sample"], case["mean_max_q_y"])
         cases.add_row(name, *(f"{number:.2f}" for number in numbers))
     ratios = Table("ratio", "median", "quartiles")
-    for name in RATIOS:
+    for name in (name for name in RATIOS if name in report):
         ratios.add_row(name, f"{report[name]:.3f}", "{:.3f} – {:.3f}".format(*report[f"{name}_quartiles"]))
     console.print(cases, ratios)
 
 
-def main(out: Path | None = None, threads: int | None = None, quick: bool = False) -> None:
+def main(out: Path | None = None, threads: int | None = None, run: Path | None = None, quick: bool = False) -> None:
     """Measure a training step of the MNIST network.
 
     Args:
         out: a JSON file to write
         threads: for torch to use (default: as many as it chooses)
+        run: a run directory whose model is measured, instead of models trained here
         quick: only try the script out; the numbers mean nothing
     """
     n_threads, plan = use_threads(threads), QUICK if quick else Plan()
     data, split = training_data()
-    cases = {f"sparse_k{K}": trained(K, split, plan) for K in (25, 100, 1)}
+    if run is None:
+        cases = {f"sparse_k{K}": trained(K, split, plan) for K in (25, 100, 1)}
+    else:
+        cases = {"sparse_k25": of_run(run, 25)}
     exact = copy.deepcopy(cases["sparse_k25"])
     exact.config = replace(exact.config, tau=None)
     cases = {"exact_k25": exact, **cases}
@@ -258,7 +279,8 @@ def main(out: Path | None = None, threads: int | None = None, quick: bool = Fals
     times = take_turns(cases, schedule.batch, plan)
     report: dict[str, Any] = {}
     for name, (of, to) in RATIOS.items():
-        report |= with_spread(name, [a / b for a, b in zip(times[of], times[to], strict=True)])
+        if of in times and to in times:
+            report |= with_spread(name, [a / b for a, b in zip(times[of], times[to], strict=True)])
     x = torch.cat([schedule.batch(plan.training) for _ in range(10)])
     report["cases"] = {name: described(case, x, times[name]) for name, case in cases.items()}
     report |= {"data": data, "quick": quick, "batch_size": B, "environment": environment(n_threads)}

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from curlicue.config import LearnerConfig, ModelConfig, RunConfig
+from curlicue.experiments.run import Run, config_json
+from curlicue.records import RunDirectory
+from curlicue.streams.sources import load
+
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "step.py"
 FRACTIONS = ("gemm_fraction", "dense_gemm_fraction")
 RATIOS = ("exact_over_sparse_k25", "sparse_k100_over_k1", *FRACTIONS)
@@ -49,6 +54,23 @@ def test_training_makes_q_y_peaked(step):
     largest = [float(step.q_y_and_pairs(learner, split.x)[0].max(1).values.mean()) for learner in (flat, peaked)]
     assert largest[1] > largest[0] + 0.2
     assert peaked.model.K == 3
+
+
+def test_the_model_of_a_run_is_measured_with_the_components_that_explain_most(step, tmp_path):
+    config = RunConfig(
+        dataset="digits",
+        steps=3,
+        model=ModelConfig(K=4, encoder=(8,), decoder=(8,)),
+        learner=LearnerConfig(expansion=None),
+    )
+    directory = RunDirectory.create(tmp_path / "run", config_json(config), {})
+    run = Run(config, load("digits"), directory)
+    list(run.events())
+    all_four, kept = (each.model.heads["q_y_weight"] for each in (run.learner, step.of_run(directory.path, 3)))
+    others = [k for k in range(4) if k != run.learner.counts.argmin()]
+    assert {tuple(row) for row in kept.tolist()} == {tuple(row) for row in all_four[others].tolist()}
+    with pytest.raises(SystemExit, match=r"has 4 components, and the benchmark measures 25\. Choose another run\."):
+        step.of_run(directory.path, 25)
 
 
 def test_the_table_of_the_defaults_can_be_made(monkeypatch, capsys):
