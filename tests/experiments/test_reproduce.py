@@ -10,7 +10,9 @@ from curlicue.errors import RunError
 from curlicue.experiments import reproduce as module
 from curlicue.experiments.paper import EXPERIMENTS, SETUPS, RawPixels, Untrained
 from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
-from curlicue.records import RunDirectory
+from curlicue.experiments.run import Run, config_json
+from curlicue.records import RunDirectory, alone_in, environment
+from curlicue.streams.sources import load
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -100,6 +102,26 @@ def test_a_run_directory_of_other_settings_is_left_alone(places):
     work(Job("a", TINY), places, os.getppid())
     with pytest.raises(RunError, match="is a run with other settings"):
         work(Job("a", replace(TINY, seed=5)), places, os.getppid())
+
+
+def test_going_on_with_another_commit_is_recorded_in_the_result(places):
+    job, directory = Job("a", TINY), RunDirectory(places.runs / "a-seed0")
+    run = Run(TINY, load("digits"), directory)
+    RunDirectory.create(directory.path, config_json(TINY), {**environment(1), "commit": "an old one"})
+    for _ in run.events(stop=lambda: run.learner.t >= 150):
+        pass
+    work(job, places, os.getppid())
+    told = read_result(job, places.results)["environment"]
+    assert told["commit"] == "an old one"
+    assert told["resumed"] == [{"t": 150, "commit": environment(1)["commit"]}]
+
+
+def test_a_run_directory_in_which_another_process_is_at_work_is_left_alone(places):
+    path = places.runs / "a-seed0"
+    with alone_in(path), pytest.raises(RunError, match="Another process is at work in"):
+        work(Job("a", TINY), places, os.getppid())
+    assert not any(path.iterdir())
+    work(Job("a", TINY), places, os.getppid())
 
 
 def test_jobs_are_each_there_once_and_named_by_seed_and_scale():

@@ -19,7 +19,7 @@ from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
 from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, seeded
 from curlicue.experiments.run import Run, config_json, summary, use_threads
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import Json, RunDirectory, environment, finite, write_atomically
+from curlicue.records import Json, RunDirectory, alone_in, environment, finite, write_atomically
 from curlicue.rng import named_generator
 from curlicue.streams.sources import Source, load
 
@@ -115,12 +115,8 @@ def work(job: Job, places: Places, parent: int) -> None:
     source = load(setup.dataset, places.data_dir)
     match setup:
         case RunConfig():
-            run = _begun(setup, source, RunDirectory(places.runs / job.key), threads)
-            for _ in run.events(stop=lambda: bool(stopped) or os.getppid() != parent):
-                pass
-            if run.learner.t < setup.steps:
-                raise SystemExit(1)
-            result = summary(run.directory)
+            run = Run(setup, source, RunDirectory(places.runs / job.key))
+            result = _learnt(run, threads, stop=lambda: bool(stopped) or os.getppid() != parent)
         case Untrained() | RawPixels():
             score = {"knn_error": {str(k): error for k, error in _errors(setup, source).items()}}
             minutes = {"minutes": (time.monotonic() - began) / 60}
@@ -129,16 +125,27 @@ def work(job: Job, places: Places, parent: int) -> None:
     write_atomically(places.results / f"{job.key}.json", (json.dumps(finite(contents)) + "\n").encode())
 
 
-def _begun(config: RunConfig, source: Source, directory: RunDirectory, threads: int) -> Run:
-    """The run in `directory` where it was, or a new one there."""
-    run = Run(config, source, directory)
+def _learnt(run: Run, threads: int, stop: Callable[[], bool]) -> Json:
+    """What comes out of `run`, unless it is stopped before."""
+    with alone_in(run.directory.path, wait=False):
+        _begin(run, environment(threads))
+        for _ in run.events(stop):
+            pass
+        if run.learner.t < run.config.steps:
+            raise SystemExit(1)
+        return summary(run.directory)
+
+
+def _begin(run: Run, now: Json) -> None:
+    """Where it was, or anew."""
+    directory = run.directory
     if not directory.has("config"):
-        RunDirectory.create(directory.path, config_json(config), environment(threads))
-    elif from_json(RunConfig, directory.read("config")) != config:
+        RunDirectory.create(directory.path, config_json(run.config), now)
+    elif from_json(RunConfig, directory.read("config")) != run.config:
         raise RunError(f"{directory.path} is a run with other settings. Move it away, or choose another --runs.")
     else:
         run.resume()
-    return run
+        run.record_move(now)
 
 
 def _errors(setup: Untrained | RawPixels, source: Source) -> dict[int, float]:
