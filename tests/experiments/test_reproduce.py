@@ -11,7 +11,7 @@ from curlicue.experiments import reproduce as module
 from curlicue.experiments.paper import EXPERIMENTS, SETUPS, RawPixels, Untrained
 from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
 from curlicue.experiments.run import Run, config_json
-from curlicue.records import RunDirectory, alone_in, environment
+from curlicue.records import LOGS, RunDirectory, alone_in, environment
 from curlicue.streams.sources import load
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -86,10 +86,41 @@ def test_stopping_saves_and_the_same_call_goes_on(places):
     assert last_states([job], places) == {"a-seed0": "done"}
 
 
-def test_a_run_that_cannot_work_is_given_up_after_some_attempts(places, capfd):
-    bad = Job("bad", replace(TINY, dataset="nothing of this name"))
-    assert last_states([bad, Job("raw", RawPixels("digits"))], places) == {"bad-seed0": "failed", "raw-seed0": "done"}
-    assert capfd.readouterr().err.count("nothing of this name") >= module.ATTEMPTS
+def test_an_error_that_would_come_again_is_told_and_not_tried_again(places, capfd):
+    bad, seen = Job("bad", replace(TINY, dataset="nothing of this name")), {}
+    for standing in reproduce([bad, Job("raw", RawPixels("digits"))], places, 2):
+        seen[standing.job.name] = standing
+    assert (seen["bad"].state, seen["raw"].state) == ("failed", "done")
+    assert "nothing of this name" in seen["bad"].error
+    assert seen["bad"].attempts == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_process_dies_again_and_again_is_given_up(places, capfd):
+    places.runs.write_text("no directory")
+    (standing,) = {id(each): each for each in reproduce([Job("a", TINY)], places, 1)}.values()
+    assert (standing.state, standing.attempts) == ("failed", module.ATTEMPTS)
+    assert standing.error == f"Its process ended {module.ATTEMPTS} times without getting any further."
+    assert capfd.readouterr().err.count("Traceback") >= module.ATTEMPTS
+
+
+def test_steps_taken_again_are_no_progress(places):
+    directory = RunDirectory.create(places.runs / "a-seed0", {}, {})
+
+    def look(*steps: int) -> int:
+        directory.rewind(dict.fromkeys(LOGS, 0), 1, 0)
+        for t in steps:
+            directory.append("events", {"event": "StepsTaken", "t": t - 1, "K": 2})
+            module._look(standing, places)
+        return standing.attempts
+
+    standing = module.Standing(Job("a", LONG), attempts=1)
+    assert look(100, 200, 300) == 1
+    standing.attempts = 2  # it died, and goes on from its checkpoint
+    assert look(100, 200) == 2
+    assert (standing.t, standing.K) == (200, 2)
+    assert look(100, 200, 300) == 2
+    assert look(100, 200, 300, 400) == 1
 
 
 def test_a_worker_whose_parent_is_no_more_stops(places):
