@@ -37,6 +37,7 @@ from curlicue.config import (
 )
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import use_threads
+from curlicue.records import alone_in
 
 SMALL = ("train", "--preset", "digits", "--steps", "20", "--n-z", "2", "--threads", "1")
 
@@ -592,6 +593,21 @@ def test_going_on_elsewhere_is_told_and_recorded(command, run):
     resumed = {"t": config["steps"], "processor": began["processor"]}
     environment = json.loads((run / "environment.json").read_text())
     assert environment == {**began, "processor": "another", "resumed": [resumed]}
+
+
+def test_a_run_in_which_another_process_is_at_work_is_not_resumed(command, run):
+    with alone_in(run):
+        answer = command("train", "--resume", run)
+    told = f"curlicue: Another process is at work in {run}. Wait until it has ended, or stop it.\n"
+    assert (answer.code, answer.out, answer.err) == (1, "", told)
+    assert command("train", "--resume", run).code == 0
+
+
+def test_nobody_else_is_at_work_in_a_run_while_it_goes_on(command, monkeypatch):
+    monkeypatch.setattr(train, "_watch", lambda run, readers: alone_in(run.directory.path, wait=False).__enter__())
+    for words in ((*SMALL, "--out", "run"), ("train", "--resume", "run")):
+        answer = command(*words)
+        assert (answer.code, answer.err.split(".")[0]) == (1, "curlicue: Another process is at work in run")
 
 
 def test_a_small_network_learns_in_one_thread(command):

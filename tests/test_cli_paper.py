@@ -1,13 +1,23 @@
 import json
+import multiprocessing
+import re
 import shutil
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from io import StringIO
+from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from curlicue.cli import console, paper
 from curlicue.cli.drawing import PAINTERS, draw
 from curlicue.config import PRESETS, ModelConfig
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Column, Experiment, RawPixels, Row
+from curlicue.experiments.reproduce import Job, Standing
+from curlicue.experiments.run import config_json
+from curlicue.records import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -53,7 +63,12 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     assert learnt[3] == "1.00 ± 0.10"
     assert pixels[:2] == ["pixels", "1"]
     assert quoted == ["quoted", "–", "", "12.34", ""]
-    assert command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1).out == answer.out
+    for key in ("tiny-seed0-scale0.1", "tiny-seed1-scale0.1"):
+        assert re.search(rf"^{key}: step 100/100, K \d+$", answer.out, re.MULTILINE)
+    assert "raw-seed0: done\n" in answer.out
+    again = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1).out
+    assert "seed" not in again.replace("seeds", "")
+    assert cells(again) == cells(answer.out)
 
 
 @pytest.fixture
@@ -71,6 +86,9 @@ def test_figures_are_drawn_of_their_runs(command, small_paper, tmp_path):
     assert found == {f"{name}.{kind}" for name in names for kind in ("png", "svg", "pdf")}
     assert f"results/figures: {names[0]} as PNG, SVG and PDF" in answer.out
     assert f"results/figures: {names[1]}, {names[2]} as PNG, SVG and PDF" in answer.out
+    for name in names:
+        drawn = (tmp_path / "results" / "figures" / f"{name}.svg").read_text()
+        assert "<!-- 100 of the paper's 100,000 steps -->" in drawn
 
 
 def test_what_is_drawn_from_a_run_directory_needs_it(command, small_paper, tmp_path):
@@ -100,11 +118,12 @@ def test_every_figure_can_be_drawn():
     assert {name for name in EXPERIMENTS if name.startswith("figure-")} == {*PAINTERS, LIFE}
 
 
-def test_the_figure_of_thresholds_needs_two_of_them(tmp_path):
-    def result(K: int) -> list[dict]:
-        scores = {"cluster_accuracy": 0.5, "knn_error": {"10": 0.1}, "K": K}
-        return [{"result": scores, "config": {"steps": 100}}]
+def result(K: int, steps: int = 100) -> list[dict]:
+    scores = {"cluster_accuracy": 0.5, "knn_error": {"10": 0.1}, "K": K}
+    return [{"result": scores, "config": {"steps": steps}}]
 
+
+def test_the_figure_of_thresholds_needs_two_of_them(tmp_path):
     path = tmp_path / "c-new.png"
     some = {"mnist-mgr": result(20), "mnist-iid-c-new-100": result(7)}
     assert not draw("figure-c-new", lambda name: some.get(name, []), path)
@@ -112,6 +131,17 @@ def test_the_figure_of_thresholds_needs_two_of_them(tmp_path):
     some["mnist-c-new-400"] = result(3)
     assert draw("figure-c-new", lambda name: some.get(name, []), path)
     assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_of_thresholds_says_if_a_run_without_births_is_short(tmp_path):
+    path, some = tmp_path / "c-new.svg", {name: result(9, 100_000) for name in ("mnist-mgr", "mnist-c-new-400")}
+    note = "of the paper's 100,000 steps"
+    some["mnist-iid-no-expansion"] = result(25)  # not drawn: nothing shuffled is
+    assert draw("figure-c-new", lambda name: some.get(name, []), path)
+    assert note not in path.read_text()
+    some["mnist-no-expansion"] = result(25)
+    assert draw("figure-c-new", lambda name: some.get(name, []), path)
+    assert f"100, 100,000 {note}" in path.read_text()
 
 
 def test_a_figure_without_matplotlib_is_refused_before_the_runs(command, monkeypatch, tmp_path):
@@ -122,12 +152,82 @@ def test_a_figure_without_matplotlib_is_refused_before_the_runs(command, monkeyp
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_fails_is_told_and_the_rest_is_shown(command, toy, monkeypatch):
-    monkeypatch.setitem(SETUPS, "tiny", replace(TINY, dataset="nothing"))
+def test_what_fails_is_told_and_the_rest_is_shown(command, toy, tmp_path):
+    path = tmp_path / "runs" / "paper" / "tiny-seed0-scale0.1"
+    RunDirectory.create(path, config_json(replace(TINY, seed=5)), {})
     answer = command("reproduce", "table-toy", "--scale", 0.1)
     assert answer.code == 1
-    assert answer.err.endswith("Not finished: tiny-seed0-scale0.1. Nothing is lost; the same command goes on.\n")
-    assert cells(answer.out)[-3][:2] == ["learnt", "not run"]
+    assert answer.err == (
+        f"{path.name}: {path.relative_to(tmp_path)} is a run with other settings. Move it away, or choose another "
+        f"--runs.\nFailed: {path.name}, as said above. Mend that, and the same command goes on.\n"
+    )
+    assert [row[:2] for row in cells(answer.out)[-3:-1]] == [["learnt", "not run"], ["pixels", "1"]]
+
+
+def test_missing_data_are_one_error_before_any_run(command, toy, monkeypatch, tmp_path):
+    monkeypatch.setattr(paper, "reproduce", lambda *_, **__: pytest.fail("a run"))
+    monkeypatch.setitem(SETUPS, "tiny", replace(TINY, dataset="nothing"))
+    answer = command("reproduce", "table-toy", "--seeds", 2)
+    assert (answer.code, answer.out) == (1, "")
+    assert re.fullmatch("curlicue: .*nothing.*\n", answer.err)
+
+
+def test_each_data_set_that_is_still_needed_is_loaded_once(command, toy, monkeypatch):
+    loaded: list[tuple[str, Path | None]] = []
+    monkeypatch.setattr(paper, "load", lambda name, data_dir, progress: loaded.append((name, data_dir)))
+    assert command("reproduce", "table-toy", "--scale", 0.1, "--data-dir", "d").code == 0
+    assert command("reproduce", "table-toy", "--scale", 0.1).code == 0
+    assert loaded == [("digits", Path("d"))]
+
+
+def test_what_was_stopped_goes_on_and_what_failed_has_to_be_mended(command, toy, monkeypatch):
+    def reproduced(jobs: list[Job], *_: object, **__: object) -> Iterator[Standing]:
+        yield Standing(jobs[0], "failed", error="It cannot be.")
+        yield Standing(jobs[1], "stopped")
+
+    monkeypatch.setattr(paper, "reproduce", reproduced)
+    answer = command("reproduce", "table-toy", "--seeds", 2)
+    assert answer.code == 130
+    assert answer.err == (
+        "tiny-seed0: It cannot be.\n"
+        "Failed: tiny-seed0, as said above. Mend that, and the same command goes on.\n"
+        "Not finished: raw-seed0, tiny-seed1. Nothing is lost; the same command goes on.\n"
+    )
+
+
+def test_without_a_terminal_each_tenth_of_a_run_is_a_line(command, toy, monkeypatch):
+    def reproduced(jobs: list[Job], *_: object, **__: object) -> Iterator[Standing]:
+        standing = Standing(jobs[0], "running", process=multiprocessing.current_process())
+        for standing.t in (0, 50, 100, 150, 300, 200, 300, 400):  # once cut off
+            standing.K = 1 + standing.t // 100
+            yield standing
+        yield Standing(jobs[1], "running", process=standing.process)
+        yield Standing(jobs[1], "done", process=standing.process)
+
+    monkeypatch.setattr(paper, "reproduce", reproduced)
+    told = [line for line in command("reproduce", "table-toy").out.splitlines() if "-seed0: " in line]
+    steps = [f"tiny-seed0: step {t}/1000, K {1 + t // 100}" for t in (100, 300, 400)]
+    assert told == [*steps, "raw-seed0: done"]
+
+
+def test_in_a_terminal_the_lines_of_the_runs_stand_above_the_tables(command, toy, monkeypatch):
+    def reproduced(jobs: list[Job], *_: object, **__: object) -> Iterator[Standing]:
+        yield Standing(jobs[-1], "done")
+        yield Standing(jobs[0], "running", 50, 7)
+
+    screen = StringIO()
+    how = {"force_terminal": True, "color_system": None, "_environ": {"TERM": "xterm"}}
+    monkeypatch.setattr(console, "out", Console(file=screen, width=80, height=24, **how))
+    monkeypatch.setattr(paper, "load", lambda *_: None)
+    monkeypatch.setattr(paper, "reproduce", reproduced)
+    command("reproduce", "table-toy", "table-mgr-mnist", "table-mgr-omniglot", "--scale", 0.1)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
+    frame = re.split(r"(?=\d of \d+ done)", shown)
+    assert re.search(r"tiny-seed0-scale0\.1 running +50 % +step 50/100 +K 7 *\n$", frame[-2])
+    left, *tables = frame[-1].split(" ...")[0].splitlines()  # there the screen ends
+    assert len(tables) < 24
+    assert re.fullmatch(r"1 of \d+ done, \d+ waiting; ours in 0\.1 of the steps *", left)
+    assert "table-toy: Toy" in " ".join(tables)
 
 
 @pytest.mark.parametrize(

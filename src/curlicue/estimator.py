@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import re
 import secrets
 import signal
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -51,15 +49,9 @@ from curlicue.learn.expansion import NOBODY
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import PI_FLOOR
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import write_atomically
+from curlicue.records import alone_in, write_atomically
 from curlicue.rng import Rng, named_generator
 from curlicue.version import __version__
-
-fcntl: ModuleType | None
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None
 
 Array = npt.NDArray[Any]
 Fact = ComponentBorn | SnapshotTaken | BirthRefused
@@ -375,7 +367,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         path, contents = Path(path), self._engine.to_bytes()
         config = self._config(_state_name(contents))
         path.mkdir(parents=True, exist_ok=True)
-        with _alone_in(path):
+        with alone_in(path):
             _refuse_what_is_not_ours(path)
             write_atomically(path / config["state"], contents)
             write_atomically(path / "config.json", (json.dumps(config, indent=2) + "\n").encode())
@@ -571,20 +563,6 @@ def _undisturbed() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler if handler is None else handler)
     if caught:
         signal.raise_signal(signal.SIGINT)
-
-
-@contextmanager
-def _alone_in(path: Path) -> Iterator[None]:
-    """No other process saves to the directory meanwhile, where the system has such locks."""
-    if fcntl is None:
-        yield
-        return
-    directory = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
 
 
 def _refuse_what_is_not_ours(path: Path) -> None:

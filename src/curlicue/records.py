@@ -25,12 +25,19 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from curlicue.errors import RunError
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 Json = dict[str, Any]
 Array = npt.NDArray[Any]
@@ -59,6 +66,29 @@ def write_atomically(path: Path, contents: bytes) -> None:
     if os.name == "posix":  # elsewhere a directory cannot be opened
         directory = os.open(path.parent, os.O_RDONLY)
         os.fsync(directory)  # the new name is on disk before anybody deletes what it replaces
+        os.close(directory)
+
+
+@contextmanager
+def alone_in(path: Path, wait: bool = True) -> Iterator[None]:
+    """No other process that asks for this works in the directory meanwhile, where the system has such locks.
+
+    If one does, wait for it, or be refused. A directory that is not there is made.
+    """
+    if not path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+    if fcntl is None:
+        yield
+        return
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        os.close(directory)
+        raise RunError(f"Another process is at work in {path}. Wait until it has ended, or stop it.") from None
+    try:
+        yield
+    finally:
         os.close(directory)
 
 

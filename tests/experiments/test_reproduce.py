@@ -10,7 +10,9 @@ from curlicue.errors import RunError
 from curlicue.experiments import reproduce as module
 from curlicue.experiments.paper import EXPERIMENTS, SETUPS, RawPixels, Untrained
 from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
-from curlicue.records import RunDirectory
+from curlicue.experiments.run import Run, config_json
+from curlicue.records import LOGS, RunDirectory, alone_in, environment
+from curlicue.streams.sources import load
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -84,10 +86,41 @@ def test_stopping_saves_and_the_same_call_goes_on(places):
     assert last_states([job], places) == {"a-seed0": "done"}
 
 
-def test_a_run_that_cannot_work_is_given_up_after_some_attempts(places, capfd):
-    bad = Job("bad", replace(TINY, dataset="nothing of this name"))
-    assert last_states([bad, Job("raw", RawPixels("digits"))], places) == {"bad-seed0": "failed", "raw-seed0": "done"}
-    assert capfd.readouterr().err.count("nothing of this name") >= module.ATTEMPTS
+def test_an_error_that_would_come_again_is_told_and_not_tried_again(places, capfd):
+    bad, seen = Job("bad", replace(TINY, dataset="nothing of this name")), {}
+    for standing in reproduce([bad, Job("raw", RawPixels("digits"))], places, 2):
+        seen[standing.job.name] = standing
+    assert (seen["bad"].state, seen["raw"].state) == ("failed", "done")
+    assert "nothing of this name" in seen["bad"].error
+    assert seen["bad"].attempts == 1
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_process_dies_again_and_again_is_given_up(places, capfd):
+    places.runs.write_text("no directory")
+    (standing,) = {id(each): each for each in reproduce([Job("a", TINY)], places, 1)}.values()
+    assert (standing.state, standing.attempts) == ("failed", module.ATTEMPTS)
+    assert standing.error == f"Its process ended {module.ATTEMPTS} times without getting any further."
+    assert capfd.readouterr().err.count("Traceback") >= module.ATTEMPTS
+
+
+def test_steps_taken_again_are_no_progress(places):
+    directory = RunDirectory.create(places.runs / "a-seed0", {}, {})
+
+    def look(*steps: int) -> int:
+        directory.rewind(dict.fromkeys(LOGS, 0), 1, 0)
+        for t in steps:
+            directory.append("events", {"event": "StepsTaken", "t": t - 1, "K": 2})
+            module._look(standing, places)
+        return standing.attempts
+
+    standing = module.Standing(Job("a", LONG), attempts=1)
+    assert look(100, 200, 300) == 1
+    standing.attempts = 2  # it died, and goes on from its checkpoint
+    assert look(100, 200) == 2
+    assert (standing.t, standing.K) == (200, 2)
+    assert look(100, 200, 300) == 2
+    assert look(100, 200, 300, 400) == 1
 
 
 def test_a_worker_whose_parent_is_no_more_stops(places):
@@ -100,6 +133,26 @@ def test_a_run_directory_of_other_settings_is_left_alone(places):
     work(Job("a", TINY), places, os.getppid())
     with pytest.raises(RunError, match="is a run with other settings"):
         work(Job("a", replace(TINY, seed=5)), places, os.getppid())
+
+
+def test_going_on_with_another_commit_is_recorded_in_the_result(places):
+    job, directory = Job("a", TINY), RunDirectory(places.runs / "a-seed0")
+    run = Run(TINY, load("digits"), directory)
+    RunDirectory.create(directory.path, config_json(TINY), {**environment(1), "commit": "an old one"})
+    for _ in run.events(stop=lambda: run.learner.t >= 150):
+        pass
+    work(job, places, os.getppid())
+    told = read_result(job, places.results)["environment"]
+    assert told["commit"] == "an old one"
+    assert told["resumed"] == [{"t": 150, "commit": environment(1)["commit"]}]
+
+
+def test_a_run_directory_in_which_another_process_is_at_work_is_left_alone(places):
+    path = places.runs / "a-seed0"
+    with alone_in(path), pytest.raises(RunError, match="Another process is at work in"):
+        work(Job("a", TINY), places, os.getppid())
+    assert not any(path.iterdir())
+    work(Job("a", TINY), places, os.getppid())
 
 
 def test_jobs_are_each_there_once_and_named_by_seed_and_scale():

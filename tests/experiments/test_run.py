@@ -15,6 +15,7 @@ from safetensors import safe_open
 
 from curlicue import records
 from curlicue.config import (
+    AtChange,
     BeforeBirth,
     Drift,
     Every,
@@ -60,12 +61,20 @@ def with_replay(config: RunConfig, **changes: Any) -> RunConfig:
     return replace(config, learner=replace(config.learner, replay=replace(config.learner.replay, **changes)))
 
 
+def with_expansion(config: RunConfig, **changes: Any) -> RunConfig:
+    return replace(config, learner=replace(config.learner, expansion=replace(config.learner.expansion, **changes)))
+
+
 SMGR = with_replay(MGR, labelled=True)
 CASES: dict[str, RunConfig] = {
     "MGR, periodic": MGR,
     "SMGR, periodic": SMGR,
     "MGR, dynamic": with_replay(MGR, snapshots=BeforeBirth()),
     "SMGR, dynamic": with_replay(MGR, snapshots=BeforeBirth(), labelled=True),
+    "MGR, at changes": with_expansion(
+        with_replay(replace(MGR, batch_size=100), snapshots=AtChange()), max_components=3, passes=60
+    ),
+    "MGR, c_new measured": with_expansion(MGR, c_new=None, deviations=2.0, n_new=5),
     "supervised": replace(SMGR, supervised=True, learner=replace(SMGR.learner, expansion=None)),
     "Gaussian": replace(
         with_replay(MGR, snapshots=BeforeBirth()),
@@ -170,6 +179,12 @@ def test_every_kind_of_run_here_is_born_rehearses_and_remembers(whole, case):
     for kind in (ComponentBorn, SnapshotTaken, Evaluated, Finished):
         assert any(isinstance(event, kind) for event in events)
     assert any(event.rehearsed for event in events if isinstance(event, StepTaken))
+
+
+def test_one_of_them_remembers_itself_at_a_change_without_a_birth(whole):
+    _, events = whole("MGR, at changes")
+    born = {event.t for event in events if isinstance(event, ComponentBorn)}
+    assert {event.t for event in events if isinstance(event, SnapshotTaken)} > born
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -11,7 +11,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from curlicue.config import BeforeBirth, Every, ExpansionConfig, LearnerConfig, Likelihood, ModelConfig, ReplayConfig
+from curlicue.config import (
+    AtChange,
+    BeforeBirth,
+    Every,
+    ExpansionConfig,
+    LearnerConfig,
+    Likelihood,
+    ModelConfig,
+    ReplayConfig,
+)
 from curlicue.errors import RunError
 from curlicue.learn.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from curlicue.learn.learner import Learner
@@ -26,6 +35,7 @@ GROWING = LearnerConfig(
     expansion=ExpansionConfig(c_new=0.0, n_new=30, burn_in=0, wait=3, passes=1),
     replay=ReplayConfig(snapshots=BeforeBirth()),
 )
+MEASURED = ExpansionConfig(c_new=None, deviations=0.5, n_new=3, burn_in=0, wait=3, passes=1)
 LABELLED = LearnerConfig(expansion=None, replay=ReplayConfig(snapshots=Every(5), labelled=True))
 
 
@@ -122,11 +132,13 @@ def test_a_loaded_learner_is_the_saved_one(path, learner):
         (Learner, GROWING, MODEL),
         (Learner, GROWING, replace(MODEL, K=3, likelihood=Likelihood.GAUSSIAN)),
         (Learner, replace(GROWING, replay=ReplayConfig(snapshots=Every(7), labelled=True)), MODEL),
+        (Learner, replace(GROWING, replay=ReplayConfig(snapshots=AtChange())), MODEL),
+        (Learner, replace(GROWING, expansion=MEASURED), MODEL),
         (Learner, replace(GROWING, expansion=None), MODEL),
         (Learner, replace(GROWING, replay=None), MODEL),
         (LabelledLearner, LABELLED, MODEL),
     ],
-    ids=["dynamic", "Gaussian", "SMGR", "no expansion", "no replay", "labelled"],
+    ids=["dynamic", "Gaussian", "SMGR", "at changes", "c_new measured", "no expansion", "no replay", "labelled"],
 )
 @pytest.mark.parametrize("t", [0, 7, 18])
 def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(tmp_path, kind, config, model, t):

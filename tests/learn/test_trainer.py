@@ -261,12 +261,13 @@ def test_without_a_dream_between_two_snapshots_the_counts_stay(make_learner, mak
     assert torch.equal(trainer.counts, before)
 
 
-def test_a_rehearsed_batch_is_as_large_as_the_last_real_one(make_learner, make_batch):
+def test_a_rehearsed_batch_is_as_large_as_the_largest_real_one_so_far(make_learner, make_batch):
     trainer, sizes = remembering(make_learner, make_batch(7)), []
     trainer.model.encoder.register_forward_hook(lambda _, args, __: sizes.append(len(args[0])))
-    trainer.real_step(trainer.elbo(make_batch(11)))
-    trainer.rehearse()
-    assert sizes == [11, 11]
+    for n in (11, 7):
+        trainer.real_step(trainer.elbo(make_batch(n)))
+        trainer.rehearse()
+    assert sizes == [11, 11, 7, 11]
 
 
 # -- what a learner is not -----------------------------------------------------------------------------------------

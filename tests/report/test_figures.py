@@ -180,6 +180,13 @@ def test_the_printed_map_shows_every_other_view_and_the_last(directory, tmp_path
     assert drawn == shown
 
 
+def test_a_note_stands_in_every_figure_of_a_runs_life(directory, tmp_path):
+    written = figures.write_life(directory, tmp_path, "life-", "a tenth of the steps")
+    assert written == ["life-latent", "life-dreams", "life-d-new"]
+    for name in written:
+        assert "<!-- a tenth of the steps -->" in (tmp_path / f"{name}.svg").read_text()
+
+
 def test_every_figure_of_a_run_is_written_for_screen_and_print(directory, tmp_path):
     written = figures.write(directory, result(), tmp_path / "figures")
     assert written == ["accuracy", "classes", "confusion", "posterior", "latent", "dreams", "d-new"]

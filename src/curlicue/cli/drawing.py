@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,10 +49,11 @@ def draw_thresholds(results: Results, path: Path, *others: str) -> bool:
     runs = {label: by_threshold for label, by_threshold in runs.items() if len(by_threshold) > 1}
     if not runs:
         return False
-    fixed = {label: results(f"mnist-{scenario}no-expansion") for label, scenario in scenarios.items()}
+    fixed = {label: results(f"mnist-{scenarios[label]}no-expansion") for label in runs}
     with figures.figure(path, 9, 2.8, *others) as drawn:
         figures.thresholds(list(drawn.subplots(1, 3)), runs, fixed)
-        _say_if_short(drawn, [each for of in runs.values() for some in of.values() for each in some])
+        shown = [some for label in runs for some in (*runs[label].values(), fixed[label])]
+        _say_if_short(drawn, [each for some in shown for each in some])
     return True
 
 
@@ -71,9 +72,16 @@ def draw_posterior(results: Results, path: Path, *others: str) -> bool:
 
 def _say_if_short(drawn: Figure, results: Sequence[Json]) -> None:
     """Above a figure whose runs are not as long as the paper's."""
-    steps = sorted({result["config"]["steps"] for result in results})
-    if steps[0] < FULL_LENGTH:
-        drawn.suptitle(f"{', '.join(f'{n:,}' for n in steps)} of the paper's {FULL_LENGTH:,} steps", fontsize=9)
+    if note := short_of_the_paper(result["config"]["steps"] for result in results):
+        drawn.suptitle(note, fontsize=9)
+
+
+def short_of_the_paper(steps: Iterable[int]) -> str:
+    """How many steps runs took, if some took fewer than the paper's."""
+    taken = sorted(set(steps))
+    if taken[0] >= FULL_LENGTH:
+        return ""
+    return f"{', '.join(f'{n:,}' for n in taken)} of the paper's {FULL_LENGTH:,} steps"
 
 
 PAINTERS: dict[str, Callable[..., bool]] = {

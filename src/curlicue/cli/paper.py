@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Group
@@ -12,7 +12,7 @@ from tyro.conf import Positional
 
 from curlicue.cli import console
 from curlicue.cli.console import Given
-from curlicue.cli.drawing import draw
+from curlicue.cli.drawing import draw, short_of_the_paper
 from curlicue.config import RunConfig, from_json
 from curlicue.errors import ConfigError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
@@ -21,6 +21,7 @@ from curlicue.experiments.tables import SHORT_OF, Results, header, lines
 from curlicue.records import RunDirectory
 from curlicue.report.figures import KINDS, need_matplotlib, write_life
 from curlicue.report.story import telling_damage
+from curlicue.streams.sources import load
 
 
 def reproduce_paper(
@@ -60,15 +61,34 @@ def reproduce_paper(
     if any(name.startswith("figure-") for name in names):
         need_matplotlib()  # said before hours of runs, not after
     todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
+    _obtain(todo, places)
     standings = _run(todo, places, jobs, experiments)
     for name, experiment in experiments.items():
         console.show(_table(name, experiment, todo, results))
         _draw(name, todo, places)
-    unfinished = [standing for standing in standings.values() if standing.state != "done"]
-    if unfinished:
-        failed = ", ".join(standing.job.key for standing in unfinished)
-        console.say(f"Not finished: {failed}. Nothing is lost; the same command goes on.")
-        raise SystemExit(130 if any(standing.state == "stopped" for standing in unfinished) else 1)
+    _close(standings.values())
+
+
+def _obtain(todo: Sequence[Job], places: Places) -> None:
+    """The data sets of what is not done, one after the other: what is missing is fetched, or said, before any run."""
+    needed = [job.setup.dataset for job in todo if read_result(job, places.results) is None]
+    for name in dict.fromkeys(needed):
+        with console.download_bar() as progress:
+            load(name, places.data_dir, progress)
+
+
+def _close(standings: Iterable[Standing]) -> None:
+    """Say what is not done, and end accordingly."""
+    keys: dict[str, list[str]] = {}
+    for standing in standings:
+        keys.setdefault(standing.state, []).append(standing.job.key)
+    failed, cut_off = keys.get("failed", []), keys.get("stopped", []) + keys.get("waiting", [])
+    if failed:
+        console.say(f"Failed: {', '.join(failed)}, as said above. Mend that, and the same command goes on.")
+    if cut_off:
+        console.say(f"Not finished: {', '.join(cut_off)}. Nothing is lost; the same command goes on.")
+    if failed or cut_off:
+        raise SystemExit(130 if cut_off else 1)
 
 
 def _draw(name: str, todo: Sequence[Job], places: Places) -> None:
@@ -96,7 +116,7 @@ def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -
             console.say(f"{LIFE} is drawn from {run}, which is not there or another run. To make it, delete {result}.")
             return []
         with console.busy("Arranging the latent space"):
-            return write_life(directory, folder, prefix)
+            return write_life(directory, folder, prefix, short_of_the_paper([job.steps]))
 
 
 def _check(**counts: int) -> None:
@@ -119,10 +139,10 @@ def _listed() -> Table:
 
 
 def _run(todo: Sequence[Job], places: Places, jobs: int, experiments: dict[str, Experiment]) -> dict[str, Standing]:
-    """Do them, with a line for each that runs, and the tables as they fill."""
+    """Do them, with a line for each that runs, and the tables as they fill; without a terminal, with some lines."""
     standings: dict[str, Standing] = {job.key: Standing(job) for job in todo}
     tables = [_table(name, experiment, todo, places.results) for name, experiment in experiments.items()]
-    done = 0
+    done, tenths = 0, dict.fromkeys(standings, 0)
     with console.stoppable() as stopped, Live(console=console.out, auto_refresh=False) as live:
         for standing in reproduce(todo, places, jobs, stop=lambda: bool(stopped)):
             standings[standing.job.key] = standing
@@ -130,23 +150,47 @@ def _run(todo: Sequence[Job], places: Places, jobs: int, experiments: dict[str, 
             if finished != done:
                 done = finished
                 tables = [_table(name, each, todo, places.results) for name, each in experiments.items()]
+            if standing.state == "failed":
+                live.update(Group(), refresh=True)  # what is said stays above
+                console.say(f"{standing.job.key}: {standing.error}")
             if console.out.is_terminal:
-                live.update(Group(*tables, _progress(standings)), refresh=True)
+                live.update(Group(*_progress(standings), *tables), refresh=True)
+            else:
+                _tell(standing, tenths)
         live.update(Group(), refresh=True)
     return standings
 
 
-def _progress(standings: dict[str, Standing]) -> Table:
-    """One line for each run that goes on now."""
-    table = Table.grid(padding=(0, 2))
+def _progress(standings: dict[str, Standing]) -> tuple[Table, str]:
+    """One line for each run that goes on now, and how many are left; first, for a long table may not fit below."""
+    table = Table.grid(padding=(0, 1))
     for standing in standings.values():
         if standing.state in ("running", "failed"):
-            share = standing.t / standing.job.steps if standing.job.steps else 0.0
-            steps = f"step {standing.t}/{standing.job.steps}" if standing.job.steps else standing.state
-            table.add_row(standing.job.key, standing.state, f"{100 * share:.0f} %", steps, f"K {standing.K or ''}")
+            share = f"{100 * standing.t / standing.job.steps:.0f} %" if standing.job.steps else ""
+            table.add_row(standing.job.key, standing.state, share, *_steps(standing))
     counts = {state: sum(each.state == state for each in standings.values()) for state in ("done", "waiting")}
-    table.add_row(f"{counts['done']} of {len(standings)} done, {counts['waiting']} waiting")
-    return table
+    short = _short(standing.job for standing in standings.values())
+    return table, f"{counts['done']} of {len(standings)} done, {counts['waiting']} waiting{short}"
+
+
+def _tell(standing: Standing, tenths: dict[str, int]) -> None:
+    """A line for each tenth of a run that goes on; of what has no steps, when it is done."""
+    key, steps = standing.job.key, standing.job.steps
+    tenth = 10 * standing.t // steps if steps else 10 * (standing.state == "done")
+    if standing.process is not None and tenth > tenths[key]:
+        tenths[key] = tenth
+        console.show(f"{key}: {', '.join(_steps(standing)) or standing.state}")
+
+
+def _steps(standing: Standing) -> tuple[str, ...]:
+    """How far it is, where there are steps."""
+    steps = standing.job.steps
+    return (f"step {standing.t}/{steps}", f"K {standing.K or ''}") if steps else ()
+
+
+def _short(todo: Iterable[Job]) -> str:
+    """Which share of the steps they take, unless it is all."""
+    return "".join(f"; ours in {scale:g} of the steps" for scale in {job.scale for job in todo} if scale != 1)
 
 
 def _found(todo: Sequence[Job], results: Path) -> Results:
@@ -156,8 +200,7 @@ def _found(todo: Sequence[Job], results: Path) -> Results:
 
 def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path) -> Table:
     """Ours beside the paper's."""
-    scales = {job.scale for job in todo if job.name in experiment.setups and job.scale != 1}
-    short = "".join(f"; ours in {scale:g} of the steps" for scale in scales)
+    short = _short(job for job in todo if job.name in experiment.setups)
     rows = lines(experiment, _found(todo, results))
     behind = any(SHORT_OF in cell for row in rows for cell in row)
     table = Table(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -41,7 +41,7 @@ from curlicue.config import (
 from curlicue.errors import ConfigError, MissingExtraError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
 from curlicue.learn.events import ComponentBorn, StepTaken
-from curlicue.records import RunDirectory, environment, write_atomically
+from curlicue.records import RunDirectory, alone_in, environment, write_atomically
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
 
@@ -120,16 +120,10 @@ def train(
         require_tensorboard()  # first: nothing is left behind where it is missing
     if resume is not None:
         _refuse(settings, out)
-        run = _resumed(RunDirectory.open(resume), data_dir, threads)
+        begun = _resumed(RunDirectory.open(resume), data_dir, threads)
     else:
-        preset = PRESETS[settings.preset]
-        source = _load(settings.dataset or preset.dataset, data_dir)
-        config = configure(preset, settings, source.n_classes)
-        path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
-        run = Run(config, source, RunDirectory(path))  # first: settings that cannot work leave nothing behind
-        n_threads = use_threads(threads, sum(p.numel() for p in run.learner.model.parameters()))
-        RunDirectory.create(path, config_json(config), environment(n_threads))
-    with ExitStack() as opened:
+        begun = _new(settings, out, data_dir, threads)
+    with begun as run, ExitStack() as opened:
         readers = []
         if tensorboard:
             board = opened.enter_context(closing(Board(run.directory.path / "tensorboard", run.learner.t)))
@@ -137,21 +131,32 @@ def train(
         _watch(run, readers)
 
 
-def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Run:
+@contextmanager
+def _new(settings: Settings, out: Path | None, data_dir: Path | None, threads: int | None) -> Iterator[Run]:
+    """A run in a directory of its own."""
+    preset = PRESETS[settings.preset]
+    source = _load(settings.dataset or preset.dataset, data_dir)
+    config = configure(preset, settings, source.n_classes)
+    path = out or _fresh(Path("runs") / f"{settings.preset}-seed{config.seed}")
+    run = Run(config, source, RunDirectory(path))  # first: settings that cannot work leave nothing behind
+    n_threads = use_threads(threads, sum(p.numel() for p in run.learner.model.parameters()))
+    with alone_in(path, wait=False):
+        RunDirectory.create(path, config_json(config), environment(n_threads))
+        yield run
+
+
+@contextmanager
+def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Iterator[Run]:
     """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
     config: RunConfig = from_json(RunConfig, directory.read("config"))
-    began = directory.read("environment")
-    now = environment(use_threads(began.get("threads") if threads is None else threads))
+    had = directory.read("environment").get("threads")
+    now = environment(use_threads(had if threads is None else threads))
     run = Run(config, _load(config.dataset, data_dir), directory)
-    run.resume()
-    changed = {name: value for name, value in now.items() if value != began.get(name)}
-    if changed and run.learner.t < config.steps:
-        console.say(
-            f"The run began with other {', '.join(changed)}: from here on it may not go bit for bit as it would have."
-        )
-        resumed = [*began.get("resumed", []), {"t": run.learner.t, **changed}]
-        directory.write("environment", {**began, "resumed": resumed})
-    return run
+    with alone_in(directory.path, wait=False):
+        run.resume()
+        if changed := ", ".join(run.record_move(now)):
+            console.say(f"The run began with other {changed}: from here on it may not go bit for bit as it would have.")
+        yield run
 
 
 def _refuse(settings: Settings, out: Path | None) -> None:

@@ -9,17 +9,18 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from curlicue.config import RunConfig, from_json
-from curlicue.errors import RunError
+from curlicue.errors import CurlicueError, RunError
 from curlicue.evaluate.metrics import knn_error
 from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
 from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, seeded
 from curlicue.experiments.run import Run, config_json, summary, use_threads
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import Json, RunDirectory, environment, finite, write_atomically
+from curlicue.records import Json, RunDirectory, alone_in, environment, finite, write_atomically
 from curlicue.rng import named_generator
 from curlicue.streams.sources import Source, load
 
@@ -115,12 +116,8 @@ def work(job: Job, places: Places, parent: int) -> None:
     source = load(setup.dataset, places.data_dir)
     match setup:
         case RunConfig():
-            run = _begun(setup, source, RunDirectory(places.runs / job.key), threads)
-            for _ in run.events(stop=lambda: bool(stopped) or os.getppid() != parent):
-                pass
-            if run.learner.t < setup.steps:
-                raise SystemExit(1)
-            result = summary(run.directory)
+            run = Run(setup, source, RunDirectory(places.runs / job.key))
+            result = _learnt(run, threads, stop=lambda: bool(stopped) or os.getppid() != parent)
         case Untrained() | RawPixels():
             score = {"knn_error": {str(k): error for k, error in _errors(setup, source).items()}}
             minutes = {"minutes": (time.monotonic() - began) / 60}
@@ -129,16 +126,35 @@ def work(job: Job, places: Places, parent: int) -> None:
     write_atomically(places.results / f"{job.key}.json", (json.dumps(finite(contents)) + "\n").encode())
 
 
-def _begun(config: RunConfig, source: Source, directory: RunDirectory, threads: int) -> Run:
-    """The run in `directory` where it was, or a new one there."""
-    run = Run(config, source, directory)
+def _work(job: Job, places: Places, parent: int, teller: Connection) -> None:
+    """The same; what cannot be done is told, for it would come again."""
+    try:
+        work(job, places, parent)
+    except CurlicueError as error:
+        teller.send(str(error))
+
+
+def _learnt(run: Run, threads: int, stop: Callable[[], bool]) -> Json:
+    """What comes out of `run`, unless it is stopped before."""
+    with alone_in(run.directory.path, wait=False):
+        _begin(run, environment(threads))
+        for _ in run.events(stop):
+            pass
+        if run.learner.t < run.config.steps:
+            raise SystemExit(1)
+        return summary(run.directory)
+
+
+def _begin(run: Run, now: Json) -> None:
+    """Where it was, or anew."""
+    directory = run.directory
     if not directory.has("config"):
-        RunDirectory.create(directory.path, config_json(config), environment(threads))
-    elif from_json(RunConfig, directory.read("config")) != config:
+        RunDirectory.create(directory.path, config_json(run.config), now)
+    elif from_json(RunConfig, directory.read("config")) != run.config:
         raise RunError(f"{directory.path} is a run with other settings. Move it away, or choose another --runs.")
     else:
         run.resume()
-    return run
+        run.record_move(now)
 
 
 def _errors(setup: Untrained | RawPixels, source: Source) -> dict[int, float]:
@@ -161,8 +177,11 @@ class Standing:
     state: str = "waiting"  # running, done, failed, stopped
     t: int = 0
     K: int | None = None
+    furthest: int = 0  # step ever reached: after a cut-off a run begins at its checkpoint
     attempts: int = 0  # since it last got any further
+    error: str = ""  # why it failed
     process: BaseProcess | None = field(default=None, repr=False)
+    told: Connection | None = field(default=None, repr=False)  # by the process: an error
 
 
 def reproduce(
@@ -198,9 +217,11 @@ def reproduce(
 def _started(standing: Standing, places: Places) -> Standing:
     """A new process is a clean one: what another has set of torch is not inherited."""
     context = multiprocessing.get_context("spawn")
-    arguments = (standing.job, places, os.getpid())
-    standing.process = context.Process(target=work, args=arguments, name=standing.job.key)
+    standing.told, teller = context.Pipe(duplex=False)
+    arguments = (standing.job, places, os.getpid(), teller)
+    standing.process = context.Process(target=_work, args=arguments, name=standing.job.key)
     standing.process.start()
+    teller.close()
     standing.state, standing.attempts = "running", standing.attempts + 1
     return standing
 
@@ -216,22 +237,35 @@ def _look(standing: Standing, places: Places) -> None:
     steps = [line for line in lines if line.startswith('{"event": "StepsTaken"')]
     if steps:
         last = json.loads(steps[-1])
-        if last["t"] + 1 > standing.t:
-            standing.attempts = min(standing.attempts, 1)
         standing.t, standing.K = last["t"] + 1, last["K"]
+        if standing.t > standing.furthest:
+            standing.furthest, standing.attempts = standing.t, min(standing.attempts, 1)
 
 
 def _judged(standing: Standing, places: Places, stopped: bool) -> bool:
     """What the end of its process means; whether to try again."""
+    error = _error(standing)
     if read_result(standing.job, places.results) is not None:
         standing.state = "done"
+    elif error:
+        standing.state, standing.error = "failed", error
     elif stopped:
         standing.state = "stopped"
     elif standing.attempts < ATTEMPTS:
         standing.state = "waiting"
     else:
-        standing.state = "failed"
+        standing.state, standing.error = "failed", f"Its process ended {ATTEMPTS} times without getting any further."
     return standing.state == "waiting"
+
+
+def _error(standing: Standing) -> str:
+    """What its process, which has ended, said it cannot do; nothing if it was killed, or did it."""
+    assert standing.told is not None
+    with standing.told as told:
+        try:
+            return str(told.recv())
+        except EOFError:
+            return ""
 
 
 def _end(running: Iterable[Standing]) -> None:

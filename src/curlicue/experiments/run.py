@@ -21,7 +21,7 @@ from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTa
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import LOGS, RunDirectory
+from curlicue.records import LOGS, Json, RunDirectory
 from curlicue.rng import Rng, named_generator
 from curlicue.streams.schedule import Schedule, n_tasks
 from curlicue.streams.sources import Source, Split
@@ -76,6 +76,18 @@ class Run:
                 raise RunError(f"{self.directory.checkpoint} was written by something else than a run. {remedy}")
             self.pending, self.seconds, lengths = extra["pending"], extra["seconds"], extra["lengths"]
         self.directory.rewind(lengths, self.learner.model.K, self.learner.t)
+
+    def record_move(self, now: Json) -> list[str]:
+        """Write down from which step on the environment is `now`, if it is another than in the beginning and steps are
+        left; what differs.
+        """
+        began = self.directory.read("environment")
+        changed = {name: value for name, value in now.items() if value != began.get(name)}
+        if not changed or self.learner.t >= self.config.steps:
+            return []
+        resumed = [*began.get("resumed", []), {"t": self.learner.t, **changed}]
+        self.directory.write("environment", {**began, "resumed": resumed})
+        return list(changed)
 
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
         """Learn to the end, or until `stop()`; either way nothing is lost."""

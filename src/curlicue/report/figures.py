@@ -72,9 +72,11 @@ def write(directory: RunDirectory, result: Json, folder: Path, projector: Projec
     return _paint(painters | _life(directory, projector), folder)
 
 
-def write_life(directory: RunDirectory, folder: Path, prefix: str) -> list[str]:
-    """What only a run directory can show: dreams, D_new and the latent space over time; the names of the files."""
-    return _paint(_life(directory, None), folder, prefix)
+def write_life(directory: RunDirectory, folder: Path, prefix: str, note: str = "") -> list[str]:
+    """What only a run directory can show: dreams, D_new and the latent space over time, each with `note` above; the
+    names of the files.
+    """
+    return _paint(_life(directory, None), folder, prefix, note)
 
 
 def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
@@ -128,11 +130,13 @@ def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list
     return _paint(painters, folder)
 
 
-def _paint(painters: Painters, folder: Path, prefix: str = "") -> list[str]:
+def _paint(painters: Painters, folder: Path, prefix: str = "", note: str = "") -> list[str]:
     """Each in every kind of file; their names."""
     for name, (width, height, paint) in painters.items():
         with figure(folder / f"{prefix}{name}.png", width, height, *KINDS) as drawn:
             paint(drawn)
+            if note:
+                drawn.suptitle(note, fontsize=9)
     return [prefix + name for name in painters]
 
 
