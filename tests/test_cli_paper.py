@@ -35,7 +35,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> None:
         Row("pixels", "raw"),
         Row("quoted", None, ((12.34, None),)),
     )
-    monkeypatch.setitem(EXPERIMENTS, "table-toy", Experiment("Toy", "nowhere", (ACCURACY,), rows))
+    monkeypatch.setitem(EXPERIMENTS, "table-toy", Experiment("Toy", "nowhere", (ACCURACY,), rows, "It says more."))
 
 
 def cells(text: str) -> list[list[str]]:
@@ -59,7 +59,9 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     learnt, pixels, quoted = cells(answer.out)[-3:]
     assert learnt[:2] == ["learnt", "2"]
     assert learnt[2].endswith("▼")
-    assert "▼ worse than the paper by more than two of its standard deviations" in " ".join(answer.out.split())
+    assert "It says more. ▼ worse than the paper by more than two of its standard deviations" in " ".join(
+        answer.out.split()
+    )
     assert learnt[3] == "1.00 ± 0.10"
     assert pixels[:2] == ["pixels", "1"]
     assert quoted == ["quoted", "–", "", "12.34", ""]

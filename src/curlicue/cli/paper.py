@@ -23,6 +23,8 @@ from curlicue.report.figures import KINDS, need_matplotlib, write_life
 from curlicue.report.story import telling_damage
 from curlicue.streams.sources import load
 
+LEGEND = f"{SHORT_OF} worse than the paper by more than two of its standard deviations"
+
 
 def reproduce_paper(
     names: Positional[tuple[str, ...]] = (),
@@ -206,7 +208,7 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     table = Table(
         *header(experiment),
         title=f"{name}: {experiment.title} ({experiment.where}{short})",
-        caption=f"{SHORT_OF} worse than the paper by more than two of its standard deviations" if behind else None,
+        caption=" ".join([experiment.note, *([LEGEND] if behind else [])]).strip() or None,
     )
     for row in rows:
         table.add_row(*row)
