@@ -462,7 +462,7 @@ def test_a_place_that_cannot_be_written_is_one_line_of_error(command, tmp_path):
     (tmp_path / "file").touch()
     answer = command(*SMALL, "--out", tmp_path / "file" / "run")
     assert (answer.code, answer.out) == (1, "")
-    assert answer.err == f"curlicue: [Errno 20] Not a directory: '{tmp_path}/file/run/births'\n"
+    assert answer.err == f"curlicue: [Errno 20] Not a directory: '{tmp_path}/file/run'\n"
 
 
 def test_missing_data_are_an_error_that_names_the_place(command, tmp_path):
