@@ -22,7 +22,7 @@ from curlicue.learn.supervised import LabelledLearner
 from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
-FORMAT = 5
+FORMAT = 6
 COUNTS = ("counts", "past", "moved")
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
@@ -121,7 +121,7 @@ def _tensors(learner: Trainer) -> dict[str, Tensor]:
     groups: dict[str, dict[str, Tensor]] = {
         "model": learner.model.state_dict(),
         "rng": learner.rng.state(),
-        "learner": {name: getattr(learner, name) for name in COUNTS},
+        "learner": {name: getattr(learner, name) for name in COUNTS} | {"rested": learner.optimiser.rested},
     }
     for name, parameter in learner.model.named_parameters():
         groups[f"optimiser.{name}"] = learner.optimiser.state.get(parameter, {})
@@ -181,6 +181,7 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
     J = len(tensors.get("learner/past", learner.past))
     shapes = (K,), (J,), (J, K)
     like |= {f"learner/{name}": learner.counts.new_empty(shape) for name, shape in zip(COUNTS, shapes, strict=True)}
+    like["learner/rested"] = learner.optimiser.rested.new_empty(K)
     for name, parameter in learner.model.named_parameters():
         if f"optimiser.{name}/step" in tensors:
             moment = _with_components(name, parameter, K)
@@ -216,6 +217,7 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
     for name, parameter in learner.model.named_parameters():
         if state := groups.get(f"optimiser.{name}"):
             learner.optimiser.state[parameter] = state
+    learner.optimiser.rested = own["rested"]
     for name in COUNTS:
         setattr(learner, name, own[name])
     for name in ("t", "snapshot_t", "rehearsal_due", "batch_size"):

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from curlicue.config import AtChange, BeforeBirth, Counts, Every, LearnerConfig, ReplayConfig
+from curlicue.learn.adam import Adam
 from curlicue.learn.events import SnapshotTaken, StepTaken
 from curlicue.learn.replay import Snapshot
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
@@ -28,9 +29,9 @@ class Trainer:
         self.rehearsal_due = False  # real and dreamt batches alternate
         self.batch_size = 0  # of the largest real batch so far: dreams are as large
 
-    def new_optimiser(self) -> torch.optim.Adam:
-        """Adam with TensorFlow's defaults, which are torch's too."""
-        return torch.optim.Adam(self.model.parameters(), lr=self.config.learning_rate, fused=True)
+    def new_optimiser(self) -> Adam:
+        """That has not taken any step."""
+        return Adam(self.model, self.config.learning_rate)
 
     def elbo(self, x: Tensor) -> ElboTerms:
         """The bound as training sees it."""
@@ -109,6 +110,7 @@ class Trainer:
         for before, after in grown.items():
             if state := self.optimiser.state.pop(before, None):
                 self.optimiser.state[after] = {k: _with_newborn(v) for k, v in state.items()}
+        self.optimiser.rested = _with_newborn(self.optimiser.rested)
         self.counts = _with_newborn(self.counts)
         self.moved = _with_newborn(self.moved.t()).t().contiguous()
         return self.model.K - 1

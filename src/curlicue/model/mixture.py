@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Generator, Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from curlicue.config import Emission, ModelConfig
@@ -17,6 +18,7 @@ from curlicue.model.likelihood import Bernoulli, GaussianNoise, likelihood
 from curlicue.model.networks import init_linear, mlp_decoder, mlp_encoder
 from curlicue.model.pairs import Groups, Pairs
 
+WORTH_RESTING = 100_000  # weights of components that nobody visits, from which on leaving them alone saves time
 PRIOR_FAN_IN = 25  # p(z|y) is linear in one-hot y: the paper's 25 components set the scale of its start
 
 
@@ -81,7 +83,7 @@ class MixtureVAE(nn.Module):
         A = len(groups.active)
         weight, bias = self.heads["q_z_weight"], self.heads["q_z_bias"]  # [K, H, 2Z], [K, 2Z]
         if A < self.K:
-            weight, bias = weight.index_select(0, groups.active), bias.index_select(0, groups.active)
+            weight, bias = _slices(weight, groups.active), bias.index_select(0, groups.active)
         lines = h.index_select(0, groups.gather).view(A, -1, h.shape[1])  # [A, n, H]
         raw = torch.baddbmm(bias.unsqueeze(1), lines, weight)  # [A, n, 2Z]
         return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
@@ -123,6 +125,28 @@ class MixtureVAE(nn.Module):
         for name in list(self.heads):
             self.heads[name] = nn.Parameter(torch.empty_like(state[f"heads.{name}"]))
         self.load_state_dict(state)
+
+
+def _slices(weight: Tensor, active: Tensor) -> Tensor:
+    """weight[active]; where much is left out, the gradient is sparse, and what is left out costs nothing."""
+    if weight[0].numel() * (len(weight) - len(active)) < WORTH_RESTING:
+        return weight.index_select(0, active)
+    return cast(Tensor, _Slices.apply(weight, active))  # type: ignore[no-untyped-call]
+
+
+class _Slices(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, active: Tensor) -> Tensor:
+        ctx.save_for_backward(active)
+        ctx.shape = weight.shape
+        return weight.index_select(0, active)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        (active,) = ctx.saved_tensors
+        g = torch.sparse_coo_tensor(active[None], g, ctx.shape, is_coalesced=True, check_invariants=False)
+        return g, None
 
 
 @contextmanager
