@@ -92,8 +92,10 @@ def test_a_real_step_tells_the_means_of_its_terms_in_the_order_of_time(make_lear
 @pytest.mark.parametrize("parent", [0, 2])
 def test_growing_keeps_the_optimisers_state_bit_for_bit_and_gives_the_newborn_none(make_learner, make_batch, parent):
     trainer = warmed_up(make_learner(K=3, learning_rate=0.01), make_batch())
+    trainer.optimiser.rested = torch.tensor([4, 0, 7])
     before = moments(trainer)
     assert trainer.grow(parent) == 3
+    assert trainer.optimiser.rested.tolist() == [4, 0, 7, 0]
     after = moments(trainer)
     assert before.keys() == after.keys()
     for name, state in after.items():

@@ -78,7 +78,10 @@ class MixtureVAE(nn.Module):
         return linear(h, self.heads["q_y_weight"], self.heads["q_y_bias"]).log_softmax(-1)
 
     def q_z(self, h: Tensor, pairs: Pairs) -> Gaussian:
-        """q(z|x,y) for the given pairs only: one batched product over the components that occur."""
+        """q(z|x,y) for the given pairs only: one batched product over the components that occur.
+
+        Where many large ones do not occur, the gradient of the weights is sparse, and `learn.adam` takes it so.
+        """
         groups = Groups.of(pairs, self.K)
         A = len(groups.active)
         weight, bias = self.heads["q_z_weight"], self.heads["q_z_bias"]  # [K, H, 2Z], [K, 2Z]
