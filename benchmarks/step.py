@@ -12,7 +12,6 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -44,7 +43,6 @@ from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Split
 
 T = TypeVar("T")
-Product = Callable[[], Tensor]
 B = 100  # samples in a batch
 
 
@@ -56,6 +54,24 @@ class Plan:
     rounds: int = 25
     sparse: int = 8  # steps in a turn
     exact: int = 2  # steps in a turn
+
+
+@dataclass(frozen=True)
+class Product:
+    """A matrix product into memory that is there already."""
+
+    a: Tensor
+    b: Tensor
+    out: Tensor
+
+    def __call__(self) -> None:
+        """Multiply."""
+        torch.matmul(self.a, self.b, out=self.out)
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.out.numel() * self.a.shape[-1]
 
 
 QUICK = Plan(training=200, rounds=3, sparse=2, exact=1)
@@ -127,9 +143,8 @@ def products(n: Sequence[int], k: int, m: int, k_back: int, m_back: int) -> list
 
 
 def product(many: Sequence[int], n: int, k: int, m: int) -> Product:
-    """[n, k][k, m], into memory that is there already."""
-    a, b = torch.randn(*many, n, k), torch.randn(*many, k, m)
-    return partial(torch.matmul, a, b, out=torch.empty(*many, n, m))
+    """[n, k][k, m], so `many` times."""
+    return Product(torch.randn(*many, n, k), torch.randn(*many, k, m), torch.empty(*many, n, m))
 
 
 @torch.no_grad()
@@ -169,6 +184,15 @@ def network_of(module: nn.Module) -> ReluNet:
     """The paper's MLP, as all models here have."""
     assert isinstance(module, ReluNet)
     return module
+
+
+def operations_ratio(exact: Learner, sparse: Learner, batches: Sequence[Tensor], dense: bool) -> float:
+    """How many times the operations of the sparse step's products those of the exact one's are."""
+    of, to = (
+        sum(product.operations for x in batches for product in step_products(learner, x, dense))
+        for learner in (exact, sparse)
+    )
+    return of / to
 
 
 def compute(several: Sequence[Product]) -> None:
@@ -227,6 +251,10 @@ RATIOS = {
     "gemm_fraction": ("gemm", "sparse_k25"),
     "dense_gemm_fraction": ("dense_gemm", "sparse_k25"),
 }
+OPERATIONS = {  # what exact_over_sparse_k25 would be if products were all: of the units that are awake, of whole layers
+    "exact_over_sparse_operations": False,
+    "exact_over_sparse_dense_operations": True,
+}
 
 
 def with_spread(name: str, values: Sequence[float]) -> dict[str, Any]:
@@ -254,6 +282,8 @@ def print_tables(report: dict[str, Any], console: Console) -> None:
     ratios = Table("ratio", "median", "quartiles")
     for name in (name for name in RATIOS if name in report):
         ratios.add_row(name, f"{report[name]:.3f}", "{:.3f} – {:.3f}".format(*report[f"{name}_quartiles"]))
+    for name in OPERATIONS:
+        ratios.add_row(name, f"{report[name]:.3f}", "counted")
     console.print(cases, ratios)
 
 
@@ -281,7 +311,10 @@ def main(out: Path | None = None, threads: int | None = None, run: Path | None =
     for name, (of, to) in RATIOS.items():
         if of in times and to in times:
             report |= with_spread(name, [a / b for a, b in zip(times[of], times[to], strict=True)])
-    x = torch.cat([schedule.batch(plan.training) for _ in range(10)])
+    batches = [schedule.batch(plan.training) for _ in range(10)]
+    for name, dense in OPERATIONS.items():
+        report[name] = round(operations_ratio(exact, cases["sparse_k25"], batches, dense), 4)
+    x = torch.cat(batches)
     report["cases"] = {name: described(case, x, times[name]) for name, case in cases.items()}
     report |= {"data": data, "quick": quick, "batch_size": B, "environment": environment(n_threads)}
     print_tables(report, Console())

@@ -38,6 +38,8 @@ def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_pa
     for name in RATIOS:
         low, high = report[f"{name}_quartiles"]
         assert 0 < low <= report[name] <= high, name
+    assert 1 < report["exact_over_sparse_dense_operations"] <= 3
+    assert report["exact_over_sparse_operations"] > 1
     assert report["cases"].keys() == {"exact_k25", "sparse_k25", "sparse_k100", "sparse_k1"}
     for case in report["cases"].values():
         assert case["ms"] > 0
@@ -46,6 +48,13 @@ def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_pa
     assert report["cases"]["exact_k25"]["pairs_per_sample"] == 3  # all of the three that stand for 25
     assert report["quick"] is True
     assert report["data"].startswith("digits")
+
+
+def test_operations_are_counted(step):
+    assert step.product((), 2, 3, 4).operations == 2 * 2 * 3 * 4
+    assert step.product((5,), 2, 3, 4).operations == 5 * 2 * 2 * 3 * 4
+    forward, weights, inputs = step.products([2], 3, 4, 3, 4)
+    assert forward.operations == weights.operations == inputs.operations
 
 
 def test_training_makes_q_y_peaked(step):
