@@ -58,6 +58,25 @@ def test_with_components_that_rest_and_return_the_numbers_are_those_of_torchs_ad
             torch.testing.assert_close(optimiser.state[a][moment], reference.state[b][moment], rtol=1e-4, atol=1e-6)
 
 
+def moved(model: MixtureVAE, optimiser: Adam, steps: int, visited: list[int], sparse: bool = True) -> None:
+    """Steps in which only some components are visited."""
+    rng = named_generator(steps, "gradients")
+    for _ in range(steps):
+        give(model, [torch.randn(p.shape, generator=rng) for p in model.parameters()], visited)
+        if not sparse:
+            densely(model)
+        optimiser.step()
+
+
+def all_but_the_first_resting(model: MixtureVAE) -> Adam:
+    """An optimiser under which all components have moved once, and then component 0 alone."""
+    optimiser = Adam(model, 1e-2)
+    moved(model, optimiser, 1, [0, 1, 2, 3])
+    moved(model, optimiser, 1000, [0])
+    assert all(optimiser.rested[1:] > 0)
+    return optimiser
+
+
 def held(model: MixtureVAE, optimiser: Adam) -> list[Tensor]:
     """The weights of component 1, and their moments."""
     weight = model.heads["q_z_weight"]
@@ -67,15 +86,11 @@ def held(model: MixtureVAE, optimiser: Adam) -> list[Tensor]:
 @pytest.mark.usefixtures("resting")
 def test_a_component_at_rest_is_not_touched(make_model):
     model = make_model(K)
-    optimiser, rng = Adam(model, 1e-2), named_generator(0, "gradients")
-    before: list[Tensor] = []
-    for t in range(1300):
-        if t == 1200:
-            before, rested = [slice_.clone() for slice_ in held(model, optimiser)], int(optimiser.rested[1])
-        give(model, [torch.randn(p.shape, generator=rng) for p in model.parameters()], [0, 2, 3] if t else [0, 1, 2, 3])
-        optimiser.step()
+    optimiser = all_but_the_first_resting(model)
+    before, rested = [slice_.clone() for slice_ in held(model, optimiser)], optimiser.rested.clone()
+    moved(model, optimiser, 100, [0])
     assert all(torch.equal(a, b) for a, b in zip(before, held(model, optimiser), strict=True))
-    assert optimiser.rested.tolist() == [0, rested + 100, 0, 0]
+    assert torch.equal(optimiser.rested, rested + torch.tensor([0, 100, 100, 100]))
 
 
 @pytest.mark.usefixtures("resting")
@@ -98,22 +113,16 @@ def test_the_gradient_of_heads_that_nobody_visits_is_not_there_and_that_of_the_o
 
 def test_few_small_components_do_not_rest(make_model):
     model = make_model(K)
-    optimiser, rng = Adam(model, 1e-2), named_generator(0, "gradients")
-    for t in range(1000):
-        give(model, [torch.randn(p.shape, generator=rng) for p in model.parameters()], [0, 2, 3] if t else [0, 1, 2, 3])
-        densely(model)
-        optimiser.step()
+    optimiser = Adam(model, 1e-2)
+    moved(model, optimiser, 1, [0, 1, 2, 3], sparse=False)
+    moved(model, optimiser, 1000, [0], sparse=False)
     assert not optimiser.rested.any()
 
 
 @pytest.mark.usefixtures("resting")
 def test_who_gets_no_number_does_not_rest(make_model):
     model = make_model(K)
-    optimiser, rng = Adam(model, 1e-2), named_generator(0, "gradients")
-    for t in range(1000):
-        give(model, [torch.randn(p.shape, generator=rng) for p in model.parameters()], [0] if t else [0, 1, 2, 3])
-        optimiser.step()
-    assert optimiser.rested.tolist()[1:] != [0, 0, 0]
+    optimiser = all_but_the_first_resting(model)
     give(model, [torch.full(p.shape, torch.nan) for p in model.parameters()], [0])
     optimiser.step()
     assert model.heads["q_z_weight"][0].isnan().all()
@@ -123,10 +132,7 @@ def test_who_gets_no_number_does_not_rest(make_model):
 @pytest.mark.usefixtures("resting")
 def test_weights_without_a_gradient_stay_as_they_are(make_model):
     model = make_model(K)
-    optimiser, rng = Adam(model, 1e-2), named_generator(0, "gradients")
-    for t in range(1000):
-        give(model, [torch.randn(p.shape, generator=rng) for p in model.parameters()], [0] if t else [0, 1, 2, 3])
-        optimiser.step()
+    optimiser = all_but_the_first_resting(model)
     weight, bias = (model.heads[name].clone() for name in ("q_z_weight", "q_z_bias"))
     model.heads["q_z_weight"].grad = None
     optimiser.step()
