@@ -3,9 +3,10 @@ from dataclasses import replace
 
 import pytest
 
-from curlicue.config import PRESETS, AtChange, BeforeBirth, Every, RunConfig, in_steps
+from curlicue.config import PRESETS, AtChange, BeforeBirth, Emission, Every, RunConfig, in_steps
 from curlicue.experiments.paper import (
     EXPERIMENTS,
+    ROUNDED,
     SETUPS,
     RawPixels,
     Row,
@@ -77,6 +78,14 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     assert shown.learner.replay.snapshots == BeforeBirth()
     assert shown.learner.expansion == PRESETS["iid-mnist"].learner.expansion
     assert shown.sampled_knn
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_what_is_run_with_rounded_dreams_too_is_otherwise_the_same(name):
+    drawn, rounded = SETUPS[name], SETUPS[f"{name}-rounded"]
+    assert (drawn.learner.replay.emission, rounded.learner.replay.emission) == (Emission.SAMPLE, Emission.THRESHOLD)
+    replay = replace(rounded.learner.replay, emission=Emission.SAMPLE)
+    assert replace(rounded, learner=replace(rounded.learner, replay=replay)) == drawn
 
 
 def test_a_share_of_the_steps_is_at_least_one():
