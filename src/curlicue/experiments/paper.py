@@ -79,6 +79,13 @@ def in_turn(config: RunConfig, snapshots: Snapshots) -> RunConfig:
     return replace(rehearsing(config, snapshots), scenario=Sequential())
 
 
+def rounded(config: RunConfig) -> RunConfig:
+    """`config` with dreams that are the mean of p(x|z), rounded, as in the released code."""
+    assert config.learner.replay is not None
+    replay = replace(config.learner.replay, emission=Emission.THRESHOLD)
+    return replace(config, learner=replace(config.learner, replay=replay))
+
+
 def _replay_ablation() -> dict[str, Setup]:
     found: dict[str, Setup] = {}
     for name, config, n_classes in (("mnist", MNIST, 10), ("omniglot", OMNIGLOT, 50)):
@@ -126,7 +133,15 @@ def _benchmarks() -> dict[str, Setup]:
     return found
 
 
-SETUPS: dict[str, Setup] = {**_replay_ablation(), **_expansion_ablation(), **_benchmarks()}
+def _rounded_dreams() -> dict[str, Setup]:
+    return {
+        "mnist-mgr-rounded": rounded(MNIST),
+        "mnist-mgr-dynamic-rounded": rounded(rehearsing(MNIST, BeforeBirth())),
+        "benchmark-mnist-in-turn-rounded": rounded(in_turn(PRESETS["iid-mnist"], BeforeBirth())),
+    }
+
+
+SETUPS: dict[str, Setup] = {**_replay_ablation(), **_expansion_ablation(), **_benchmarks(), **_rounded_dreams()}
 
 
 def seeded(setup: Setup, seed: int, scale: float = 1.0) -> Setup:
@@ -215,18 +230,6 @@ ROUNDED: dict[str, tuple[str, Numbers]] = {  # what is run with rounded dreams t
     "mnist-mgr-dynamic": ("MGR (dyn)", CLUSTERED["mgr-dynamic"][0]),
     "benchmark-mnist-in-turn": ("CURL w/ MGR (seq), n_z = 50", (None, None, IN_TURN[2])),
 }
-
-
-def rounded(name: str) -> RunConfig:
-    """The set-up `name` with dreams that are the mean of p(x|z), rounded, as in the released code."""
-    config = SETUPS[name]
-    assert isinstance(config, RunConfig)
-    assert config.learner.replay is not None
-    replay = replace(config.learner.replay, emission=Emission.THRESHOLD)
-    return replace(config, learner=replace(config.learner, replay=replay))
-
-
-SETUPS |= {f"{name}-rounded": rounded(name) for name in ROUNDED}
 
 
 def halves(table: str, title: str, where: str, kinds: dict[str, str]) -> dict[str, Experiment]:
