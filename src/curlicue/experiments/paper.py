@@ -137,6 +137,7 @@ def _rounded_dreams() -> dict[str, Setup]:
     return {
         "mnist-mgr-rounded": rounded(MNIST),
         "mnist-mgr-dynamic-rounded": rounded(rehearsing(MNIST, BeforeBirth())),
+        "mnist-no-expansion-rounded": rounded(fixed(MNIST, 25)),
         "benchmark-mnist-in-turn-rounded": rounded(in_turn(PRESETS["iid-mnist"], BeforeBirth())),
     }
 
@@ -228,6 +229,7 @@ THRESHOLDS: dict[int, Numbers] = {-200: ((25, None), (77, None))}  # what the te
 ROUNDED: dict[str, tuple[str, Numbers]] = {  # what is run with rounded dreams too, and what it is called
     "mnist-mgr": ("MGR (fixed, T)", CLUSTERED["mgr"][0]),
     "mnist-mgr-dynamic": ("MGR (dyn)", CLUSTERED["mgr-dynamic"][0]),
+    "mnist-no-expansion": ("MGR (fixed, T), no exp", NO_EXPANSION),
     "benchmark-mnist-in-turn": ("CURL w/ MGR (seq), n_z = 50", (None, None, IN_TURN[2])),
 }
 
