@@ -138,6 +138,7 @@ def _rounded_dreams() -> dict[str, Setup]:
         "mnist-mgr-rounded": rounded(MNIST),
         "mnist-mgr-dynamic-rounded": rounded(rehearsing(MNIST, BeforeBirth())),
         "mnist-no-expansion-rounded": rounded(fixed(MNIST, 25)),
+        "mnist-drift-mgr-rounded": rounded(replace(MNIST, scenario=Drift())),
         "benchmark-mnist-in-turn-rounded": rounded(in_turn(PRESETS["iid-mnist"], BeforeBirth())),
     }
 
@@ -230,6 +231,7 @@ ROUNDED: dict[str, tuple[str, Numbers]] = {  # what is run with rounded dreams t
     "mnist-mgr": ("MGR (fixed, T)", CLUSTERED["mgr"][0]),
     "mnist-mgr-dynamic": ("MGR (dyn)", CLUSTERED["mgr-dynamic"][0]),
     "mnist-no-expansion": ("MGR (fixed, T), no exp", NO_EXPANSION),
+    "mnist-drift-mgr": ("MGR (fixed, T), drift", CLUSTERED["drift-mgr"][0]),
     "benchmark-mnist-in-turn": ("CURL w/ MGR (seq), n_z = 50", (None, None, IN_TURN[2])),
 }
 
