@@ -30,12 +30,13 @@ from curlicue.config import (
     Every,
     Iid,
     Never,
-    ReplayConfig,
     RunConfig,
     Sequential,
     Tuned,
+    rounded_replay,
 )
 from curlicue.errors import ConfigError
+from curlicue.experiments.paper import SETUPS
 from curlicue.experiments.run import use_threads
 from curlicue.records import alone_in
 
@@ -262,7 +263,12 @@ def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at
 
 def test_replay_can_be_added_to_a_preset_without():
     config = asked("iid-mnist", replay="smgr", snapshots="dynamic")
-    assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True)
+    assert config.learner.replay == rounded_replay(BeforeBirth(), labelled=True)
+
+
+def test_the_sequential_benchmark_is_an_iid_preset_with_its_classes_in_turn_and_replay():
+    config = asked("iid-mnist", scenario="sequential", replay="mgr", snapshots="dynamic")
+    assert config == SETUPS["benchmark-mnist-in-turn"]
 
 
 @pytest.mark.parametrize("option", [{"expansion": True}, {"n_new": 3}, {"tuned": "all"}, {"tau": 0.1}, {"exact": True}])

@@ -253,8 +253,14 @@ def test_continual_runs_take_a_hundred_thousand_steps_with_a_snapshot_at_the_end
     assert run.steps == 100_000
     assert run.scenario == Sequential(at_once)
     assert run.learner.replay.snapshots == Every(100_000 // n_tasks)
-    assert run.learner.replay.emission is Emission.SAMPLE
     assert run.learner.replay.counts is Counts.DREAMT
+
+
+@pytest.mark.parametrize(
+    ("name", "emission"), [("mnist", "threshold"), ("omniglot", "threshold"), ("split-mnist", "sample")]
+)
+def test_dreams_are_rounded_where_no_labels_are_given(name, emission):
+    assert PRESETS[name].learner.replay.emission is Emission(emission)
 
 
 @pytest.mark.parametrize("name", ["iid-mnist", "iid-omniglot"])

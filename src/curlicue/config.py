@@ -148,6 +148,11 @@ class ReplayConfig:
     counts: Counts = Counts.DREAMT
 
 
+def rounded_replay(snapshots: Snapshots, labelled: bool = False) -> ReplayConfig:
+    """Replay in the paper's experiments on binary images (docs/decisions/0015-dreams-are-rounded.md)."""
+    return ReplayConfig(snapshots=snapshots, labelled=labelled, emission=Emission.THRESHOLD)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig:
     """How the bound is climbed."""
@@ -235,13 +240,13 @@ _IID_BENCHMARK = ModelConfig(n_z=50, encoder=(500, 500), decoder=(500,))
 
 PRESETS: dict[str, RunConfig] = {
     # Appendix, "Main setup", MNIST; snapshots at the end of each class (fixed T)
-    "mnist": RunConfig(learner=LearnerConfig(replay=ReplayConfig(snapshots=Every(10_000)))),
+    "mnist": RunConfig(learner=LearnerConfig(replay=rounded_replay(Every(10_000)))),
     # Appendix, "Main setup", Omniglot
     "omniglot": RunConfig(
         dataset="omniglot",
         batch_size=15,
         model=ModelConfig(encoder=(500, 500), decoder=(500,)),
-        learner=LearnerConfig(learning_rate=5e-4, replay=ReplayConfig(snapshots=Every(2_000))),
+        learner=LearnerConfig(learning_rate=5e-4, replay=rounded_replay(Every(2_000))),
     ),
     # Appendix, "Supervised continual learning benchmark": five tasks of two classes
     "split-mnist": RunConfig(

@@ -6,7 +6,7 @@ import pytest
 from curlicue.config import PRESETS, AtChange, BeforeBirth, Emission, Every, RunConfig, in_steps
 from curlicue.experiments.paper import (
     EXPERIMENTS,
-    ROUNDED,
+    SAMPLED,
     SETUPS,
     RawPixels,
     Row,
@@ -80,12 +80,18 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     assert shown.sampled_knn
 
 
-@pytest.mark.parametrize("name", ROUNDED)
-def test_what_is_run_with_rounded_dreams_too_is_otherwise_the_same(name):
-    drawn, rounded = SETUPS[name], SETUPS[f"{name}-rounded"]
-    assert (drawn.learner.replay.emission, rounded.learner.replay.emission) == (Emission.SAMPLE, Emission.THRESHOLD)
-    replay = replace(rounded.learner.replay, emission=Emission.SAMPLE)
-    assert replace(rounded, learner=replace(rounded.learner, replay=replay)) == drawn
+@pytest.mark.parametrize("name", SAMPLED)
+def test_what_is_run_with_sampled_dreams_too_is_otherwise_the_same(name):
+    rounded, sampled = SETUPS[name], SETUPS[f"{name}-sampled"]
+    assert (rounded.learner.replay.emission, sampled.learner.replay.emission) == (Emission.THRESHOLD, Emission.SAMPLE)
+    replay = replace(sampled.learner.replay, emission=Emission.THRESHOLD)
+    assert replace(sampled, learner=replace(sampled.learner, replay=replay)) == rounded
+
+
+def test_dreams_are_rounded_in_all_other_runs_without_labels():
+    replays = {name: setup.learner.replay for name, setup in runs().items() if not name.endswith("-sampled")}
+    found = {name for name, replay in replays.items() if replay is not None and replay.emission is Emission.SAMPLE}
+    assert found == {"split-mnist"}
 
 
 def test_a_share_of_the_steps_is_at_least_one():

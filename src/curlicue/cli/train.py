@@ -37,6 +37,7 @@ from curlicue.config import (
     Tuned,
     from_json,
     in_steps,
+    rounded_replay,
 )
 from curlicue.errors import ConfigError, MissingExtraError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
@@ -288,7 +289,7 @@ def _replay(preset: ReplayConfig | None, settings: Settings, period: int) -> Rep
         if given := _given(settings, "snapshots", "emission", "counts"):
             raise ConfigError(f"{console.options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
         return None
-    replay = preset or ReplayConfig()
+    replay = preset or rounded_replay(BeforeBirth())
     if isinstance(replay.snapshots, Every):  # the period of all presets is T
         replay = replace(replay, snapshots=Every(max(1, period)))
     if settings.snapshots is not None:
