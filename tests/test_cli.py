@@ -262,7 +262,7 @@ def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at
 
 
 def test_replay_can_be_added_to_a_preset_without():
-    config = asked("iid-mnist", replay="smgr", snapshots="dynamic")
+    config = asked("iid-mnist", replay="smgr")
     assert config.learner.replay == rounded_replay(BeforeBirth(), labelled=True)
 
 

@@ -256,11 +256,9 @@ def test_continual_runs_take_a_hundred_thousand_steps_with_a_snapshot_at_the_end
     assert run.learner.replay.counts is Counts.DREAMT
 
 
-@pytest.mark.parametrize(
-    ("name", "emission"), [("mnist", "threshold"), ("omniglot", "threshold"), ("split-mnist", "sample")]
-)
-def test_dreams_are_rounded_where_no_labels_are_given(name, emission):
-    assert PRESETS[name].learner.replay.emission is Emission(emission)
+def test_dreams_are_sampled_where_classes_are_told_or_the_paper_has_no_part():
+    emissions = {name: PRESETS[name].learner.replay.emission for name in ("split-mnist", "digits")}
+    assert set(emissions.values()) == {ReplayConfig().emission} == {Emission.SAMPLE}
 
 
 @pytest.mark.parametrize("name", ["iid-mnist", "iid-omniglot"])

@@ -149,7 +149,7 @@ class ReplayConfig:
 
 
 def rounded_replay(snapshots: Snapshots, labelled: bool = False) -> ReplayConfig:
-    """Replay in the paper's experiments on binary images (docs/decisions/0015-dreams-are-rounded.md)."""
+    """Replay in the paper's experiments without class labels (docs/decisions/0015-dreams-are-rounded.md)."""
     return ReplayConfig(snapshots=snapshots, labelled=labelled, emission=Emission.THRESHOLD)
 
 

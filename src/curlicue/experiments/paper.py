@@ -54,7 +54,7 @@ RANDOM_N_Z = (8, 16, 32, 64, 128, 256, 784, 1568)
 
 
 def rehearsing(config: RunConfig, snapshots: Snapshots | None, labelled: bool = False) -> RunConfig:
-    """`config` with other snapshots, None: without replay."""
+    """`config` with the replay of the paper's experiments, None: without replay."""
     replay = None if snapshots is None else rounded_replay(snapshots, labelled)
     return replace(config, learner=replace(config.learner, replay=replay))
 
@@ -79,16 +79,15 @@ def in_turn(config: RunConfig, snapshots: Snapshots) -> RunConfig:
     return replace(rehearsing(config, snapshots), scenario=Sequential())
 
 
-def sampled(config: Setup) -> RunConfig:
+def sampled(config: RunConfig) -> RunConfig:
     """`config` with dreams that are samples of p(x|z), as the paper writes them."""
-    assert isinstance(config, RunConfig)
     assert config.learner.replay is not None
     replay = replace(config.learner.replay, emission=Emission.SAMPLE)
     return replace(config, learner=replace(config.learner, replay=replay))
 
 
-def _replay_ablation() -> dict[str, Setup]:
-    found: dict[str, Setup] = {}
+def _replay_ablation() -> dict[str, RunConfig]:
+    found: dict[str, RunConfig] = {}
     for name, config, n_classes in (("mnist", MNIST, 10), ("omniglot", OMNIGLOT, 50)):
         T = config.steps // n_classes
         kinds: dict[str, Snapshots] = {"": Every(T), "-0.1T": Every(T // 10), "-dynamic": BeforeBirth()}
@@ -102,9 +101,9 @@ def _replay_ablation() -> dict[str, Setup]:
     return found
 
 
-def _expansion_ablation() -> dict[str, Setup]:
+def _expansion_ablation() -> dict[str, RunConfig]:
     shuffled = replace(rehearsing(MNIST, None), scenario=Iid())
-    found: dict[str, Setup] = {
+    found: dict[str, RunConfig] = {
         "mnist-no-expansion": fixed(MNIST, 25),
         "mnist-neither": fixed(rehearsing(MNIST, None), 25),
         "mnist-iid-no-expansion": fixed(shuffled, 22),
@@ -121,30 +120,41 @@ def threshold(c_new: int, scenario: str = "") -> str:
     return "mnist-mgr" if setup == "mnist-c-new-200" else setup
 
 
-def _benchmarks() -> dict[str, Setup]:
-    found: dict[str, Setup] = {"split-mnist": PRESETS["split-mnist"]}
+def _benchmarks() -> dict[str, RunConfig]:
+    found = {"split-mnist": PRESETS["split-mnist"]}
     for name in ("mnist", "omniglot"):
         found[f"iid-{name}"] = PRESETS[f"iid-{name}"]
         found[f"benchmark-{name}-in-turn"] = in_turn(PRESETS[f"iid-{name}"], BeforeBirth())
         found[f"benchmark-{name}-in-turn-change"] = in_turn(PRESETS[f"iid-{name}"], AtChange())
-    found["raw-pixels-mnist"], found["raw-pixels-omniglot"] = RawPixels("mnist-grey"), RawPixels("omniglot")
+    return found
+
+
+def _without_learning() -> dict[str, Setup]:
+    found: dict[str, Setup] = {
+        "raw-pixels-mnist": RawPixels("mnist-grey"),
+        "raw-pixels-omniglot": RawPixels("omniglot"),
+    }
     for n_z in RANDOM_N_Z:
         capacity = replace(PRESETS["iid-mnist"].model, n_z=n_z, K=25)
         found[f"random-n-z-{n_z}"] = Untrained("mnist", capacity)
     return found
 
 
-ROUNDED: dict[str, Setup] = {**_replay_ablation(), **_expansion_ablation(), **_benchmarks()}
-SAMPLED = (  # those that are run with sampled dreams too
-    "mnist-mgr",
-    "mnist-mgr-dynamic",
-    "mnist-drift-mgr",
-    "mnist-drift-mgr-dynamic",
-    "mnist-no-expansion",
-    "benchmark-mnist-in-turn",
-    "omniglot-mgr",
-)
-SETUPS: dict[str, Setup] = {**ROUNDED, **{f"{name}-sampled": sampled(ROUNDED[name]) for name in SAMPLED}}
+SAMPLED = {  # what is run with sampled dreams too, and what it is called there
+    "mnist-mgr": "MGR (fixed, T)",
+    "mnist-mgr-dynamic": "MGR (dyn)",
+    "mnist-drift-mgr": "Cont. w/ MGR (fixed)",
+    "mnist-drift-mgr-dynamic": "Cont. w/ MGR (dyn)",
+    "mnist-no-expansion": "MGR (fixed, T), no exp",
+    "benchmark-mnist-in-turn": "CURL w/ MGR (seq), n_z = 50",
+    "omniglot-mgr": "Omniglot, MGR (fixed, T)",
+}
+RUNS = {**_replay_ablation(), **_expansion_ablation(), **_benchmarks()}
+SETUPS: dict[str, Setup] = {
+    **RUNS,
+    **{f"{name}-sampled": sampled(RUNS[name]) for name in SAMPLED},
+    **_without_learning(),
+}
 
 
 def seeded(setup: Setup, seed: int, scale: float = 1.0) -> Setup:
@@ -228,14 +238,11 @@ LIFE = "figure-life"  # drawn from a run directory, not from results
 NO_EXPANSION: Numbers = (25, None), (51, None)  # MNIST
 IN_TURN: Numbers = (4.58, 0.26), (4.35, 0.32), (4.50, 0.34)  # the sequential benchmark on MNIST
 THRESHOLDS: dict[int, Numbers] = {-200: ((25, None), (77, None))}  # what the text says of the figure
-DREAMS: dict[str, tuple[str, Numbers]] = {  # what is compared with itself with sampled dreams, and what it is called
-    "mnist-mgr": ("MGR (fixed, T)", CLUSTERED["mgr"][0]),
-    "mnist-mgr-dynamic": ("MGR (dyn)", CLUSTERED["mgr-dynamic"][0]),
-    "mnist-drift-mgr": ("Cont. w/ MGR (fixed)", CLUSTERED["drift-mgr"][0]),
-    "mnist-drift-mgr-dynamic": ("Cont. w/ MGR (dyn)", CLUSTERED["drift-mgr-dynamic"][0]),
-    "mnist-no-expansion": ("MGR (fixed, T), no exp", NO_EXPANSION),
-    "benchmark-mnist-in-turn": ("CURL w/ MGR (seq), n_z = 50", (None, None, IN_TURN[2])),
-    "omniglot-mgr": ("Omniglot, MGR (fixed, T)", CLUSTERED["mgr"][1]),
+OF_SAMPLED: dict[str, Numbers] = {  # what the paper has for them
+    **{f"mnist-{kind}": CLUSTERED[kind][0] for kind in ("mgr", "mgr-dynamic", "drift-mgr", "drift-mgr-dynamic")},
+    "mnist-no-expansion": NO_EXPANSION,
+    "benchmark-mnist-in-turn": (None, None, IN_TURN[2]),
+    "omniglot-mgr": CLUSTERED["mgr"][1],
 }
 
 
@@ -379,8 +386,11 @@ EXPERIMENTS: dict[str, Experiment] = {
         CLUSTERS,
         tuple(
             row
-            for setup, (name, paper) in DREAMS.items()
-            for row in (Row(name, setup, paper), Row(f"{name}, sampled", f"{setup}-sampled", paper))
+            for setup, name in SAMPLED.items()
+            for row in (
+                Row(name, setup, OF_SAMPLED[setup]),
+                Row(f"{name}, dreams sampled", f"{setup}-sampled", OF_SAMPLED[setup]),
+            )
         ),
     ),
 }
