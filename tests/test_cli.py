@@ -30,10 +30,10 @@ from curlicue.config import (
     Every,
     Iid,
     Never,
+    ReplayConfig,
     RunConfig,
     Sequential,
     Tuned,
-    rounded_replay,
 )
 from curlicue.errors import ConfigError
 from curlicue.experiments.paper import SETUPS
@@ -261,14 +261,24 @@ def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at
     assert asked(**settings, snapshots="0.1T").learner.replay.snapshots == Every(max(1, period // 10))
 
 
-def test_replay_can_be_added_to_a_preset_without():
-    config = asked("iid-mnist", replay="smgr")
-    assert config.learner.replay == rounded_replay(BeforeBirth(), labelled=True)
+@pytest.mark.parametrize(
+    ("settings", "emission"),
+    [
+        ({"preset": "iid-mnist"}, Emission.THRESHOLD),
+        ({"preset": "iid-omniglot"}, Emission.SAMPLE),
+        ({"preset": "iid-mnist", "dataset": "mnist-grey"}, Emission.SAMPLE),
+        ({"preset": "iid-omniglot", "emission": "threshold"}, Emission.THRESHOLD),
+    ],
+)
+def test_replay_can_be_added_to_a_preset_without_and_rounds_where_images_have_no_greys_unless_asked(settings, emission):
+    config = asked(**settings, replay="smgr")
+    assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True, emission=emission)
 
 
-def test_the_sequential_benchmark_is_an_iid_preset_with_its_classes_in_turn_and_replay():
-    config = asked("iid-mnist", scenario="sequential", replay="mgr", snapshots="dynamic")
-    assert config == SETUPS["benchmark-mnist-in-turn"]
+@pytest.mark.parametrize(("data", "n_classes"), [("mnist", 10), ("omniglot", 50)])
+def test_the_sequential_benchmark_is_an_iid_preset_with_its_classes_in_turn_and_replay(data, n_classes):
+    config = asked(f"iid-{data}", n_classes, scenario="sequential", replay="mgr", snapshots="dynamic")
+    assert config == SETUPS[f"benchmark-{data}-in-turn"]
 
 
 @pytest.mark.parametrize("option", [{"expansion": True}, {"n_new": 3}, {"tuned": "all"}, {"tau": 0.1}, {"exact": True}])

@@ -24,6 +24,7 @@ from curlicue.config import (
     Tuned,
     from_json,
     in_steps,
+    paper_replay,
     to_json,
 )
 from curlicue.errors import ConfigError
@@ -256,9 +257,25 @@ def test_continual_runs_take_a_hundred_thousand_steps_with_a_snapshot_at_the_end
     assert run.learner.replay.counts is Counts.DREAMT
 
 
-def test_dreams_are_sampled_where_classes_are_told_or_the_paper_has_no_part():
-    emissions = {name: PRESETS[name].learner.replay.emission for name in ("split-mnist", "digits")}
-    assert set(emissions.values()) == {ReplayConfig().emission} == {Emission.SAMPLE}
+@pytest.mark.parametrize(
+    ("name", "emission"),
+    [
+        ("mnist", Emission.THRESHOLD),
+        ("omniglot", Emission.SAMPLE),  # images with greys
+        ("split-mnist", Emission.SAMPLE),  # classes are told
+        ("digits", Emission.SAMPLE),  # not of the paper
+    ],
+)
+def test_dreams_are_rounded_on_mnist_without_labels_and_sampled_otherwise(name, emission):
+    assert PRESETS[name].learner.replay.emission is emission
+    assert ReplayConfig().emission is Emission.SAMPLE
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_replay_of_the_papers_experiments_rounds_what_has_no_greys(labelled):
+    for dataset, emission in (("mnist", Emission.THRESHOLD), ("omniglot", Emission.SAMPLE)):
+        found = paper_replay(dataset, Every(7), labelled)
+        assert found == ReplayConfig(snapshots=Every(7), labelled=labelled, emission=emission)
 
 
 @pytest.mark.parametrize("name", ["iid-mnist", "iid-omniglot"])

@@ -148,9 +148,15 @@ class ReplayConfig:
     counts: Counts = Counts.DREAMT
 
 
-def rounded_replay(snapshots: Snapshots, labelled: bool = False) -> ReplayConfig:
-    """Replay in the paper's experiments without class labels (docs/decisions/0015-dreams-are-rounded.md)."""
-    return ReplayConfig(snapshots=snapshots, labelled=labelled, emission=Emission.THRESHOLD)
+GREY = "mnist-grey", "omniglot"  # data sets whose images are not black and white
+
+
+def paper_replay(dataset: str, snapshots: Snapshots, labelled: bool = False) -> ReplayConfig:
+    """Replay in the paper's experiments without class labels: dreams are rounded where images are black and white, and
+    sampled where they have greys (docs/decisions/0015-dreams-are-rounded.md).
+    """
+    emission = Emission.SAMPLE if dataset in GREY else Emission.THRESHOLD
+    return ReplayConfig(snapshots=snapshots, labelled=labelled, emission=emission)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,13 +246,13 @@ _IID_BENCHMARK = ModelConfig(n_z=50, encoder=(500, 500), decoder=(500,))
 
 PRESETS: dict[str, RunConfig] = {
     # Appendix, "Main setup", MNIST; snapshots at the end of each class (fixed T)
-    "mnist": RunConfig(learner=LearnerConfig(replay=rounded_replay(Every(10_000)))),
+    "mnist": RunConfig(learner=LearnerConfig(replay=paper_replay("mnist", Every(10_000)))),
     # Appendix, "Main setup", Omniglot
     "omniglot": RunConfig(
         dataset="omniglot",
         batch_size=15,
         model=ModelConfig(encoder=(500, 500), decoder=(500,)),
-        learner=LearnerConfig(learning_rate=5e-4, replay=rounded_replay(Every(2_000))),
+        learner=LearnerConfig(learning_rate=5e-4, replay=paper_replay("omniglot", Every(2_000))),
     ),
     # Appendix, "Supervised continual learning benchmark": five tasks of two classes
     "split-mnist": RunConfig(

@@ -5,8 +5,8 @@ import pytest
 
 from curlicue.config import PRESETS, AtChange, BeforeBirth, Emission, Every, RunConfig, in_steps
 from curlicue.experiments.paper import (
+    BOTH_WAYS,
     EXPERIMENTS,
-    SAMPLED,
     SETUPS,
     RawPixels,
     Row,
@@ -17,6 +17,7 @@ from curlicue.experiments.paper import (
     rehearsing,
     seeded,
     threshold,
+    with_dreams,
 )
 
 ROWS = [(name, row) for name, experiment in EXPERIMENTS.items() for row in experiment.rows]
@@ -68,7 +69,8 @@ def test_snapshots_are_taken_when_the_name_says(data, T):
 
 def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     mnist = PRESETS["mnist"]
-    assert rehearsing(mnist, mnist.learner.replay.snapshots) == mnist
+    for preset in (mnist, PRESETS["omniglot"]):
+        assert rehearsing(preset, preset.learner.replay.snapshots) == preset
     assert growing(mnist, mnist.learner.expansion.c_new) == mnist
     assert growing(PRESETS["iid-omniglot"], -200) == PRESETS["iid-omniglot"]
     grown = fixed(mnist, 25)
@@ -80,18 +82,31 @@ def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     assert shown.sampled_knn
 
 
-@pytest.mark.parametrize("name", SAMPLED)
-def test_what_is_run_with_sampled_dreams_too_is_otherwise_the_same(name):
-    rounded, sampled = SETUPS[name], SETUPS[f"{name}-sampled"]
+@pytest.mark.parametrize("name", BOTH_WAYS)
+def test_what_is_run_with_rounded_and_with_sampled_dreams_is_otherwise_the_same(name):
+    rounded, sampled = (SETUPS[with_dreams(name, kind)] for kind in ("rounded", "sampled"))
     assert (rounded.learner.replay.emission, sampled.learner.replay.emission) == (Emission.THRESHOLD, Emission.SAMPLE)
     replay = replace(sampled.learner.replay, emission=Emission.THRESHOLD)
     assert replace(sampled, learner=replace(sampled.learner, replay=replay)) == rounded
 
 
-def test_dreams_are_rounded_in_all_other_runs_without_labels():
-    replays = {name: setup.learner.replay for name, setup in runs().items() if not name.endswith("-sampled")}
-    found = {name for name, replay in replays.items() if replay is not None and replay.emission is Emission.SAMPLE}
-    assert found == {"split-mnist"}
+@pytest.mark.parametrize(("name", "other"), [("mnist-mgr", "sampled"), ("omniglot-mgr", "rounded")])
+def test_a_setup_with_dreams_of_another_kind_than_its_own_is_named_after_them(name, other):
+    own = {"sampled": "rounded", "rounded": "sampled"}[other]
+    assert (with_dreams(name, own), with_dreams(name, other)) == (name, f"{name}-{other}")
+    assert SETUPS[f"{name}-{other}"] != SETUPS[name]
+
+
+def test_where_the_name_does_not_say_it_dreams_are_rounded_on_mnist_and_sampled_on_omniglot_and_split_mnist():
+    dreaming = {name: setup for name, setup in runs().items() if setup.learner.replay is not None}
+    plain = {name: setup for name, setup in dreaming.items() if not name.endswith(("-rounded", "-sampled"))}
+    found = {(setup.dataset, setup.learner.replay.emission) for setup in plain.values()}
+    assert found == {
+        ("mnist", Emission.THRESHOLD),
+        ("omniglot", Emission.SAMPLE),
+        ("mnist-60k", Emission.SAMPLE),
+    }
+    assert [name for name, setup in plain.items() if setup.dataset == "mnist-60k"] == ["split-mnist"]
 
 
 def test_a_share_of_the_steps_is_at_least_one():

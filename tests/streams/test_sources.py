@@ -10,12 +10,14 @@ import pytest
 import torch
 from PIL import Image
 
+from curlicue.config import GREY
 from curlicue.errors import DataError
 from curlicue.streams import fetch, sources
 from curlicue.streams.fetch import OfficialFile
 from curlicue.streams.sources import Source, from_arrays, load, parse_idx
 
 FULL_DATA = Path(os.environ.get("CURLICUE_DATA") or Path(__file__).parents[2] / ".." / "shared" / "data").resolve()
+NAMES = tuple(fetch.FILES)  # of all data sets
 
 
 @pytest.fixture(autouse=True)
@@ -218,6 +220,10 @@ def test_omniglot_strokes_are_averaged_and_white_on_black(small_omniglot):
     assert image[0].unique().tolist() == [1]
     assert torch.allclose(image[1], torch.tensor(1 / 3), atol=0.5 / 255)  # rows 3.75 to 5 of 3.75 to 7.5
     assert image[2:].unique().tolist() == [0]
+
+
+def test_the_data_sets_that_settings_take_for_grey_are_those_with_greys(small_mnist, small_omniglot):
+    assert {name for name in NAMES if not is_binary(load(name, small_omniglot))} == set(GREY)
 
 
 def cached_arrays(folder: Path) -> Path:

@@ -37,7 +37,7 @@ from curlicue.config import (
     Tuned,
     from_json,
     in_steps,
-    rounded_replay,
+    paper_replay,
 )
 from curlicue.errors import ConfigError, MissingExtraError
 from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
@@ -226,13 +226,14 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
         raise ConfigError("--exact visits every component, and --tau says how few. Leave one of them out.")
     if settings.steps is not None:
         preset = in_steps(preset, settings.steps)
+    dataset = settings.dataset or preset.dataset
     scenario = _scenario(preset.scenario, settings)
     period = preset.steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
     learner = preset.learner
     learner = replace(
         learner,
         expansion=_expansion(learner.expansion, settings),
-        replay=_replay(learner.replay, settings, period),
+        replay=_replay(learner.replay, settings, period, dataset),
         **({"tau": None} if settings.exact else _given(settings, "tau")),
         **_given(settings, "learning_rate", "z_samples"),
     )
@@ -241,11 +242,12 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
         model = replace(model, K=settings.components)
     return replace(
         preset,
+        dataset=dataset,
         scenario=scenario,
         seed=settings.seed,
         model=model,
         learner=learner,
-        **_given(settings, "dataset", "batch_size"),
+        **_given(settings, "batch_size"),
     )
 
 
@@ -284,12 +286,12 @@ def _expansion(preset: ExpansionConfig | None, settings: Settings) -> ExpansionC
     return replace(preset or ExpansionConfig(), **given)
 
 
-def _replay(preset: ReplayConfig | None, settings: Settings, period: int) -> ReplayConfig | None:
+def _replay(preset: ReplayConfig | None, settings: Settings, period: int, dataset: str) -> ReplayConfig | None:
     if settings.replay == "none" or (preset is None and settings.replay is None):
         if given := _given(settings, "snapshots", "emission", "counts"):
             raise ConfigError(f"{console.options(given)} only matters with replay. Add --replay mgr or --replay smgr.")
         return None
-    replay = preset or rounded_replay(BeforeBirth())
+    replay = preset or paper_replay(dataset, BeforeBirth())
     if isinstance(replay.snapshots, Every):  # the period of all presets is T
         replay = replace(replay, snapshots=Every(max(1, period)))
     if settings.snapshots is not None:
