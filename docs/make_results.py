@@ -27,11 +27,11 @@ Runs = Mapping[str, Sequence[Json]]  # the results of set-ups, by seed
 Found = Mapping[float, Runs]  # the same by the share of the steps that they took
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
 VARIANTS = {  # those in the README: what it calls them, and the command with their settings
-    "mnist-mgr": ("growth and replay", "curlicue train --preset mnist"),
-    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none"),
+    "mnist-mgr": ("growth and replay", "curlicue train --preset mnist --threads 1"),
+    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none --threads 1"),
     "mnist-no-expansion": (
         "replay, no growth",
-        "curlicue train --preset mnist --no-expansion --components 25 --tau 0.1",
+        "curlicue train --preset mnist --no-expansion --components 25 --tau 0.1 --threads 1",
     ),
 }
 FULL = "mnist-mgr"
@@ -74,18 +74,30 @@ def read(results: Path) -> Found:
 
 
 def comparable(setups: Iterable[str], found: Found) -> Runs:
-    """Those of `setups`, all of one length: that in which most have been run; of several, the longest."""
+    """Those of `setups`, all of one length."""
     names = list(setups)
-    learning = {name for name in names if isinstance(SETUPS[name], RunConfig)}  # what does not learn has no length
-    scale = max(found, key=lambda scale: (len(learning & found[scale].keys()), scale))
+    scale, learning = length(names, found), learners(names)
     return {name: found[scale if name in learning else 1.0].get(name, ()) for name in names}
+
+
+def length(setups: Iterable[str], found: Found) -> float:
+    """The share of the steps in which most of `setups` have been run; of several, the largest."""
+    learning = learners(setups)
+    return max(found, key=lambda scale: (len(learning & found[scale].keys()), scale))
+
+
+def learners(setups: Iterable[str]) -> set[str]:
+    """What does not learn has no length."""
+    return {name for name in setups if isinstance(SETUPS[name], RunConfig)}
 
 
 def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
     """The text; `drawn` has the files of each figure."""
     parts = [INTRODUCTION]
     for name, experiment in EXPERIMENTS.items():
-        parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5`\n")
+        scale = length(experiment.setups, found)
+        short = "" if scale == 1 else f" --scale {scale:g}"
+        parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5{short}`\n")
         parts += [f"![{experiment.title}](../results/figures/{file})\n" for file in drawn.get(name, ())]
         parts.append(table(experiment, comparable(experiment.setups, found)))
     return "\n".join(parts)

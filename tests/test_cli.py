@@ -34,10 +34,11 @@ from curlicue.config import (
     RunConfig,
     Sequential,
     Tuned,
+    from_json,
 )
 from curlicue.errors import ConfigError
 from curlicue.experiments.paper import SETUPS
-from curlicue.experiments.run import use_threads
+from curlicue.experiments.run import forgotten, use_threads
 from curlicue.records import alone_in
 
 SMALL = ("train", "--preset", "digits", "--steps", "20", "--n-z", "2", "--threads", "1")
@@ -145,7 +146,10 @@ def replay(**changes: Any) -> RunConfig:
 DIGITS = PRESETS["digits"]
 MEANINGS: dict[str, list[tuple[Any, RunConfig]]] = {
     "preset": [("digits", DIGITS)],
-    "dataset": [("mnist", replace(DIGITS, dataset="mnist"))],
+    "dataset": [
+        ("mnist-grey", replace(DIGITS, dataset="mnist-grey")),
+        ("mnist", replace(replay(emission=Emission.THRESHOLD), dataset="mnist")),  # black and white
+    ],
     "scenario": [
         ("iid", replace(DIGITS, scenario=Iid())),
         ("sequential", replace(DIGITS, scenario=Sequential(1))),
@@ -273,6 +277,21 @@ def test_the_period_T_is_how_long_the_stream_shows_the_same_classes(scenario, at
 def test_replay_can_be_added_to_a_preset_without_and_rounds_where_images_have_no_greys_unless_asked(settings, emission):
     config = asked(**settings, replay="smgr")
     assert config.learner.replay == ReplayConfig(snapshots=BeforeBirth(), labelled=True, emission=emission)
+
+
+@pytest.mark.parametrize(
+    ("preset", "settings", "emission"),
+    [
+        ("mnist", {"dataset": "omniglot"}, Emission.SAMPLE),
+        ("mnist", {"dataset": "mnist-grey"}, Emission.SAMPLE),
+        ("mnist", {"dataset": "omniglot", "emission": "threshold"}, Emission.THRESHOLD),
+        ("mnist", {"dataset": "mnist-60k"}, Emission.THRESHOLD),
+        ("omniglot", {"dataset": "mnist"}, Emission.THRESHOLD),
+        ("split-mnist", {"dataset": "mnist-60k"}, Emission.SAMPLE),
+    ],
+)
+def test_dreams_suit_the_data_set_that_is_asked_for(preset, settings, emission):
+    assert asked(preset, **settings).learner.replay.emission is emission
 
 
 @pytest.mark.parametrize(("data", "n_classes"), [("mnist", 10), ("omniglot", 50)])
@@ -597,14 +616,31 @@ def test_a_resumed_run_has_the_threads_it_had_unless_told_otherwise(command, run
     (run / "environment.json").write_text(json.dumps({**environment, "threads": 3}))
     assert command("train", "--resume", run).code == 0
     assert command("train", "--resume", run, "--threads", 2).code == 0
-    assert seen == [3, 2]
+    moved = {**environment, "threads": 3, "resumed": [{"t": 1, "threads": 4}, {"t": 2, "commit": "another"}]}
+    (run / "environment.json").write_text(json.dumps(moved))
+    assert command("train", "--resume", run).code == 0
+    assert seen == [3, 2, 4]
+
+
+SEVERAL = """
+import torch
+from curlicue.cli.train import Settings, train
+train(Settings(preset="digits", steps=2), threads=2)
+tiny = torch.full((1 << 20,), 700_000, dtype=torch.int32).view(torch.float32)  # 1e-39, enough for two threads
+print("left", int(((tiny * 0.5).view(torch.int32) != 0).sum()))
+"""
+
+
+def test_numbers_too_small_to_matter_are_zero_in_every_thread_of_a_new_run():
+    process = subprocess.run([sys.executable, "-c", SEVERAL], capture_output=True, text=True, check=True)
+    assert process.stdout.endswith("left 0\n")
 
 
 def test_going_on_elsewhere_is_told_and_recorded(command, run):
     config, began = (json.loads((run / f"{name}.json").read_text()) for name in ("config", "environment"))
     (run / "config.json").write_text(json.dumps({**config, "steps": config["steps"] + 2}))  # not finished after all
     (run / "environment.json").write_text(json.dumps({**began, "processor": "another"}))
-    told = "The run began with other processor: from here on it may not go bit for bit as it would have.\n"
+    told = "So far the run had other processor: from here on it may not go bit for bit as it would have.\n"
     assert command("train", "--resume", run).err == told
     resumed = {"t": config["steps"], "processor": began["processor"]}
     environment = json.loads((run / "environment.json").read_text())
@@ -660,11 +696,12 @@ def test_the_result_of_a_run_is_shown_and_written_as_one_file(command, finished,
     assert [line["t"] for line in told["metrics"]] == list(range(1, 21))
 
     cells = [[c.strip() for c in line.split("│")[1:-1]] for line in answer.out.splitlines() if "│" in line]
-    result = told["result"]
+    result, config = told["result"], from_json(RunConfig, told["config"])
     assert dict(cells) == {
         "components K (used)": f"{result['K']} ({result['n_used']})",
         "cluster accuracy": f"{100 * result['cluster_accuracy']:.2f} %",
         "hungarian accuracy": f"{100 * result['hungarian_accuracy']:.2f} %",
+        "lost since its best, mean over classes": f"{100 * forgotten(config, told['metrics']):.2f} %",
         **{f"{k}-NN error": f"{100 * result['knn_error'][k]:.2f} %" for k in ("3", "5", "10")},
         "NMI": f"{result['nmi']:.3f}",
         "ARI": f"{result['ari']:.3f}",

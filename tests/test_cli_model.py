@@ -266,6 +266,7 @@ REFUSED = [
         "--update goes on with the settings the model has. Leave out --n-z, --seed.",
     ),
     ("a.npy --out model --skip -1", "The 'skip' setting must be an int in the range [0, inf). Got -1 instead."),
+    ("a.npy --out model --seed -1", "The 'seed' setting must be an int in the range [0, 4294967295]. Got -1 instead."),
     ("a.npy --out model --epochs 0", "The 'epochs' setting must be an int in the range [1, inf). Got 0 instead."),
     (
         "a.npy --out model --skip 30",
@@ -376,7 +377,7 @@ def test_words_in_a_table_are_told_with_their_rows(command):
     Path("a.csv").write_text("\n".join(["a,b,c,d", *lines[:250], "1,2,three,4", *lines[250:]]))
     answer = command("fit", "a.csv", "--out", "model", *TINY)
     assert answer.code == 1
-    assert answer.err.startswith("curlicue: a.csv cannot be read: among its rows 201 to 301, could not convert string")
+    assert answer.err.startswith("curlicue: a.csv cannot be read: row 251 has 'three' where a number should be. ")
     assert answer.err.endswith("Go on with: curlicue fit a.csv --out model --threads 1 --update --skip 200\n")
     assert answer.err.count("\n") == 1
 
@@ -666,6 +667,8 @@ def test_samples_are_of_the_component_asked_for(command, taught):
     answer = command("sample", taught, "--component", 3)
     assert (answer.code, answer.out) == (1, "")
     assert answer.err == "curlicue: There are the components 0 to 2. Got 3 instead.\n"
+    answer = command("sample", taught, "--seed", -1)
+    assert answer.err == "curlicue: The 'seed' setting must be an int in the range [0, 4294967295]. Got -1 instead.\n"
     answer = command("sample", taught, "-n", 0)
     assert answer.err == "curlicue: The 'n' setting must be an int in the range [1, inf). Got 0 instead.\n"
 

@@ -17,7 +17,7 @@ from curlicue.config import PRESETS, ModelConfig
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Column, Experiment, RawPixels, Row
 from curlicue.experiments.reproduce import Job, Standing
 from curlicue.experiments.run import config_json
-from curlicue.records import RunDirectory
+from curlicue.records import RunDirectory, environment
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
@@ -48,6 +48,13 @@ def test_all_tables_and_figures_are_listed(command):
     assert [row[0] for row in cells(answer.out)] == list(EXPERIMENTS)
 
 
+def found(how_many: str) -> str:
+    """What is said of results of this very commit."""
+    commit = (environment(1)["commit"] or "unknown")[:10]
+    told = f"{how_many} results are in results already (of commits {commit}). "
+    return f"{told}To measure all of them yourself, give another --results.\n"
+
+
 def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     answer = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1)
     assert answer.code == 0
@@ -68,9 +75,11 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     for key in ("tiny-seed0-scale0.1", "tiny-seed1-scale0.1"):
         assert re.search(rf"^{key}: step 100/100, K \d+$", answer.out, re.MULTILINE)
     assert "raw-seed0: done\n" in answer.out
-    again = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1).out
-    assert "seed" not in again.replace("seeds", "")
-    assert cells(again) == cells(answer.out)
+    assert answer.err == ""
+    again = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1)
+    assert again.err == found("3 of 3")
+    assert "seed" not in again.out.replace("seeds", "")
+    assert cells(again.out) == cells(answer.out)
 
 
 @pytest.fixture
@@ -98,10 +107,10 @@ def test_what_is_drawn_from_a_run_directory_needs_it(command, small_paper, tmp_p
     shutil.rmtree(tmp_path / "runs")
     shutil.rmtree(tmp_path / "results" / "figures")
     answer = command("reproduce", "figure-life", "--scale", 0.1)
-    assert answer.code == 0
-    assert answer.err == (
+    assert answer.code == 1
+    assert answer.err == found("1 of 1") + (
         "figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there or another run. "
-        "To make it, delete results/mnist-mgr-seed0-scale0.1.json.\n"
+        "To make it, give another --results and another --runs.\n"
     )
     assert not (tmp_path / "results" / "figures").exists()
 

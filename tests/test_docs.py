@@ -179,13 +179,17 @@ def test_every_result_file_is_of_a_set_up_and_in_the_page():
     assert len(once) == len(list((ROOT / "results").glob("*.json")))
 
 
+HOLLOW = {"result": {}, "timing": {}, "environment": {}}
+
+
 def test_runs_of_one_length_are_compared_that_of_most_rows_and_of_several_the_longest(tmp_path):
     both = "mnist-mgr", "mnist-no-replay"
     runs = [(name, seed, scale) for name in both for seed in (1, 0) for scale in (0.2, 0.1)]
     for name, seed, scale in [*runs, ("mnist-mgr", 0, 1.0)]:
         job = Job.of(name, seed, scale)
-        (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
+        (tmp_path / f"{job.key}.json").write_text(json.dumps(HOLLOW | {"config": setup_json(job.setup)}))
     found = make_results["read"](tmp_path)
+    assert [make_results["length"](names, found) for names in (both, both[:1])] == [0.2, 1.0]
 
     def shown(*names: str) -> dict[str, list[tuple[int, int]]]:
         chosen = make_results["comparable"](names, found)
@@ -230,7 +234,7 @@ def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
     other = "1 | 100,000 | 20 | 55.80 ± 1.94 | 50.00 | 45.35 ± 1.50 | 12.50 | 17.46 ± 1.25 | 10"
     assert lines[4:6] == [f"| growth and replay | {full} | 61 |", f"| growth, no replay | {other} | 61 |"]
     assert "Commits: 0123456789. Machine: A Processor, 4 cores, 1 thread(s) a run." in lines
-    assert "curlicue train --preset mnist --replay none  # growth, no replay" in lines
+    assert "curlicue train --preset mnist --replay none --threads 1  # growth, no replay" in lines
     page = (tmp_path / "docs" / "results.md").read_text().splitlines()
     assert {f"| MGR & exp | {full} | 61 |", f"| exp, no MGR | {other} | 61 |"} <= set(page)
     assert "](../results/figures/figure-variants.png)" in "".join(page)
@@ -253,11 +257,13 @@ def test_without_the_full_run_the_readme_stays_as_it_is(tmp_path):
 
 def test_no_result_is_of_code_that_no_commit_holds():
     environments = [json.loads(path.read_text())["environment"] for path in (ROOT / "results").glob("*.json")]
-    assert all(each["commit"] and not each["modified"] for each in environments)
+    assert all(each["commit"] and each["modified"] is False for each in environments)
+    moves = [move for each in environments for move in each.get("resumed", [])]
+    assert all(move.get("commit", "as before") and move.get("modified", False) is False for move in moves)
 
 
 def test_what_has_no_length_is_shown_beside_runs_of_any_length(tmp_path):
     for job in (Job.of("iid-mnist", 0, 0.1), Job.of("raw-pixels-mnist", 0, 0.1)):
-        (tmp_path / f"{job.key}.json").write_text(json.dumps({"config": setup_json(job.setup)}))
+        (tmp_path / f"{job.key}.json").write_text(json.dumps(HOLLOW | {"config": setup_json(job.setup)}))
     shown = make_results["comparable"](EXPERIMENTS["table-iid-mnist"].setups, make_results["read"](tmp_path))
     assert {name for name, results in shown.items() if results} == {"iid-mnist", "raw-pixels-mnist"}

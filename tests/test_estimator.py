@@ -251,6 +251,19 @@ def test_values_that_no_bernoulli_can_have_are_refused(X, message):
     assert message in str(error.value)
 
 
+def test_zeros_and_ones_of_uint8_are_black_pixels_to_a_model_of_pixels_and_refused_by_any_other(tmp_path):
+    ones, pixels = np.eye(20, 6, dtype=np.uint8), np.full((20, 6), 255, dtype=np.uint8)
+    for first, refused in ((pixels, False), (ones.astype(bool), True)):
+        curl = small(likelihood="bernoulli").partial_fit(first)
+        curl.save(tmp_path / "model")
+        for model in (curl, CURL.load(tmp_path / "model"), pickle.loads(pickle.dumps(curl))):
+            if refused:
+                with pytest.raises(DataError, match="Give zeros and ones as bool or as floats"):
+                    model.predict_proba(ones)
+            else:
+                assert np.array_equal(model.predict_proba(ones), model.predict_proba(ones / np.float32(255)))
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

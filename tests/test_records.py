@@ -102,6 +102,30 @@ def test_settings_are_written_last_so_that_whatever_has_them_can_be_resumed(tmp_
     assert contents(tmp_path / "run").keys() == {"environment.json", "events.jsonl", "metrics.jsonl"}
 
 
+@pytest.mark.parametrize("n_synced", range(3))
+def test_what_a_full_disk_cut_off_before_it_was_a_run_can_be_begun_again(tmp_path, monkeypatch, n_synced):
+    calls = [lambda _: None] * n_synced + [fail]
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", lambda file: calls.pop(0)(file))
+        with pytest.raises(OSError, match="no space left"):
+            RunDirectory.create(tmp_path / "run", {"steps": 1}, {"cores": 2})
+    (tmp_path / "run" / ".config.json.123.part").write_bytes(b"half")  # or it was killed
+    assert RunDirectory.create(tmp_path / "run", {"steps": 1}, {"cores": 3}).read("environment") == {"cores": 3}
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["environment.json", "events.jsonl", "births/0001.npy", "births/environment.json", "config.json", ".my.part"],
+)
+def test_what_may_be_somebody_s_is_not_taken_for_something_cut_off(tmp_path, file):
+    (tmp_path / "births").mkdir()
+    (tmp_path / file).write_text("theirs")
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match="is not empty"):
+        RunDirectory.create(tmp_path, {}, {})
+    assert contents(tmp_path) == before
+
+
 def test_a_folder_without_settings_is_not_a_run(tmp_path):
     with pytest.raises(RunError) as error:
         RunDirectory.open(tmp_path)
@@ -366,6 +390,9 @@ def test_the_commit_is_that_of_the_source_tree_and_says_whether_files_were_chang
     assert [environment(1)[name] for name in ("commit", "modified")] == [commit, False]
     source.write_text("as changed")
     assert [environment(1)[name] for name in ("commit", "modified")] == [commit, True]
+    known = records._git
+    monkeypatch.setattr(records, "_git", lambda *words: None if words[0] == "status" else known(*words))
+    assert [environment(1)[name] for name in ("commit", "modified")] == [commit, None]
 
 
 def test_a_repository_the_package_was_merely_installed_into_does_not_lend_its_commit(tmp_path, monkeypatch):

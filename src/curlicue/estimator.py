@@ -102,6 +102,8 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     (500, 16)
     """
 
+    _pixels = True  # whether it began with uint8, pixels of 0 to 255; older models do not say
+
     def __init__(
         self,
         *,
@@ -181,6 +183,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         chance = None if state is None else check_random_state(state)  # all that can be wrong, before anything changes
         rows, shape = self._rows(X, reset=True)
         seed = secrets.randbits(31) if chance is None else chance.randint(np.iinfo(np.int32).max)
+        self._pixels = rows.dtype == np.uint8
         self._engine = _Engine(*settings, rows.shape[1], shape, int(seed))
         return rows
 
@@ -315,7 +318,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
                     f"X has values up to {largest:.3g}: to learn from them takes more than float32 holds. Scale them."
                 )
         elif rows.dtype == np.uint8:
-            if high == 1 and reset:
+            if high == 1 and (reset or not self._pixels):
                 raise DataError(
                     "X is uint8 with values of 0 and 1, but uint8 is read as pixels of 0 to 255. "
                     "Give zeros and ones as bool or as floats."
@@ -386,6 +389,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             "parameters": {name: _plain(value) for name, value in parameters.items()},
             "n_features_in": self.n_features_in_,
             "feature_names_in": list(getattr(self, "feature_names_in_", [])) or None,
+            "pixels": self._pixels,
             "state": state,
         }
         return {**config, "sha256": _digest(config)}
@@ -418,6 +422,7 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         curl.n_features_in_ = config["n_features_in"]
         if config["feature_names_in"]:
             curl.feature_names_in_ = np.array(config["feature_names_in"], dtype=object)
+        curl._pixels = config.get("pixels", cls._pixels)
         curl._engine = _Engine.from_bytes(contents, name)
         return curl
 

@@ -19,9 +19,11 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import zipfile
 import zlib
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +45,8 @@ Json = dict[str, Any]
 Array = npt.NDArray[Any]
 Arrays = Mapping[str, Array]
 LOGS = ("events.jsonl", "metrics.jsonl")
+FOLDERS = ("births", "views")
+PART = re.compile(r"\.(environment|config)\.json\.\d+\.part")  # what `write_atomically` had not finished
 
 
 @contextmanager
@@ -102,9 +106,9 @@ class RunDirectory:
     @classmethod
     def create(cls, path: Path, config: Json, environment: Json) -> RunDirectory:
         """A new one; an old one is never overwritten."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if path.exists() and not _is_free(path):
             raise RunError(f"{path} is not empty. Choose another --out, or go on with the run in it: --resume {path}")
-        for folder in ("births", "views"):
+        for folder in FOLDERS:
             (path / folder).mkdir(parents=True, exist_ok=True)
         directory = cls(path)
         directory.write("environment", environment)
@@ -128,7 +132,7 @@ class RunDirectory:
         """What `write` wrote."""
         path = self.path / f"{name}.json"
         try:
-            return _object(path.read_text())
+            return json_object(path.read_text())
         except FileNotFoundError:
             raise RunError(
                 f"{path} is missing: the run has not got so far. Go on with it: curlicue train --resume {self.path}"
@@ -194,7 +198,7 @@ class RunDirectory:
         """Bring the logs to disk; returns their lengths, to be kept with a checkpoint."""
         lengths = {}
         for log in LOGS:
-            with (self.path / log).open("rb") as file:
+            with (self.path / log).open("ab") as file:  # not every system syncs a file that is only read
                 os.fsync(file.fileno())
             lengths[log] = (self.path / log).stat().st_size
         return lengths
@@ -217,6 +221,19 @@ class RunDirectory:
         later += [self._view(step) for step in self.view_steps if step > t]
         for path in (*later, *self.path.rglob(".*.part")):
             path.unlink()
+
+
+def _is_free(path: Path) -> bool:
+    """Whether a directory holds nothing but what `RunDirectory.create` left when it was cut off."""
+    return path.is_dir() and all(_is_left_over(entry) for entry in path.iterdir())
+
+
+def _is_left_over(entry: Path) -> bool:
+    if entry.name in FOLDERS:
+        return entry.is_dir() and not any(entry.iterdir())
+    if entry.name == "environment.json":
+        return all((entry.parent / folder).is_dir() for folder in FOLDERS)  # made before
+    return (entry.name in LOGS and not entry.stat().st_size) or PART.fullmatch(entry.name) is not None
 
 
 def _half(array: Array) -> Array:
@@ -242,12 +259,13 @@ def _unreadable(path: Path, error: OSError) -> RunError:
 
 def _line(text: str, n: int) -> Json:
     try:
-        return _object(text)
+        return json_object(text)
     except ValueError as error:
         raise ValueError(f"line {n}: {error}") from error
 
 
-def _object(text: str) -> Json:
+def json_object(text: str) -> Json:
+    """What `text` says, if it is an object; else ValueError."""
     value = json.loads(text)
     if not isinstance(value, dict):
         raise ValueError(f"expected an object, got {type(value).__name__}")
@@ -274,12 +292,23 @@ def environment(threads: int) -> Json:
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in packages},
         "commit": _git("rev-parse", "HEAD") if ours else None,
-        "modified": ours and bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "modified": _is_modified() if ours else False,
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": threads,
     }
+
+
+def latest(environment: Json) -> Json:
+    """Where a run took place in the end: how it began, and what changed when it went on."""
+    return dict(ChainMap(*reversed(environment.get("resumed", [])), environment))
+
+
+def _is_modified() -> bool | None:
+    """Whether the source tree differs from its commit; None if git cannot say."""
+    changes = _git("status", "--porcelain", "--untracked-files=no")
+    return None if changes is None else bool(changes)
 
 
 def _git(*arguments: str) -> str | None:

@@ -54,9 +54,10 @@ def test_a_result_of_other_settings_does_not_count(places):
     path = places.results / f"{job.key}.json"
     path.write_text(json.dumps({"config": {"raw_pixels": {"dataset": "mnist"}}}))
     assert read_result(job, places.results) is None
-    path.write_text("{")
-    with pytest.raises(RunError, match=r"raw-seed0.json is damaged .* Delete it, and it is measured again."):
-        read_result(job, places.results)
+    for damaged in ("{", "[]", json.dumps({"config": {"raw_pixels": {"dataset": "digits"}}})):
+        path.write_text(damaged)
+        with pytest.raises(RunError, match=r"raw-seed0.json is damaged .* Delete it, and it is measured again."):
+            read_result(job, places.results)
 
 
 def test_a_killed_worker_is_started_again_and_ends_where_an_undisturbed_one_does(places, tmp_path):
@@ -96,12 +97,29 @@ def test_an_error_that_would_come_again_is_told_and_not_tried_again(places, capf
     assert capfd.readouterr().err == ""
 
 
-def test_a_run_whose_process_dies_again_and_again_is_given_up(places, capfd):
+def test_files_that_cannot_be_written_are_told_and_not_tried_again(places, capfd):
     places.runs.write_text("no directory")
     (standing,) = {id(each): each for each in reproduce([Job("a", TINY)], places, 1)}.values()
+    assert (standing.state, standing.attempts) == ("failed", 1)
+    assert str(places.runs) in standing.error
+    assert capfd.readouterr().err == ""
+
+
+def test_a_run_whose_process_dies_again_and_again_is_given_up(places):
+    for standing in reproduce([Job("a", TINY)], places, 1):
+        if standing.state == "running":
+            standing.process.kill()
     assert (standing.state, standing.attempts) == ("failed", module.ATTEMPTS)
     assert standing.error == f"Its process ended {module.ATTEMPTS} times without getting any further."
-    assert capfd.readouterr().err.count("Traceback") >= module.ATTEMPTS
+
+
+def test_a_line_of_steps_is_found_however_many_components_it_tells_of(places):
+    directory = RunDirectory.create(places.runs / "a-seed0", {}, {})
+    shares = {"q_y": [0.1234] * 3000}
+    directory.append("events", {"event": "StepsTaken", "t": 99, "K": 3000, "real": shares, "rehearsed": shares})
+    standing = module.Standing(Job("a", LONG), attempts=1)
+    module._look(standing, places)
+    assert (standing.t, standing.K) == (100, 3000)
 
 
 def test_steps_taken_again_are_no_progress(places):
@@ -145,6 +163,19 @@ def test_going_on_with_another_commit_is_recorded_in_the_result(places):
     told = read_result(job, places.results)["environment"]
     assert told["commit"] == "an old one"
     assert told["resumed"] == [{"t": 150, "commit": environment(1)["commit"]}]
+
+
+def test_each_move_is_recorded_against_the_one_before_and_forgotten_if_its_steps_were_lost(tmp_path):
+    directory = RunDirectory.create(tmp_path / "run", config_json(TINY), {"commit": "a", "cores": 2})
+    run = Run(TINY, load("digits"), directory)
+    moves = [(0, "a", []), (10, "b", ["commit"]), (20, "b", []), (30, "a", ["commit"]), (40, "a", [])]
+    for t, commit, changed in moves:
+        run.learner.t = t
+        assert run.record_move({"commit": commit, "cores": 2}) == changed
+    assert directory.read("environment")["resumed"] == [{"t": 10, "commit": "b"}, {"t": 30, "commit": "a"}]
+    run.learner.t = 25  # killed, and back at its checkpoint
+    assert run.record_move({"commit": "b", "cores": 2}) == []
+    assert directory.read("environment")["resumed"] == [{"t": 10, "commit": "b"}]
 
 
 def test_a_run_directory_in_which_another_process_is_at_work_is_left_alone(places):

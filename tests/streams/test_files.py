@@ -1,4 +1,5 @@
 import gc
+import os
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,13 +67,13 @@ def test_blank_lines_are_no_rows(tmp_path, rows):
 @pytest.mark.parametrize("text", ["1,2\n3,4#5\n", "1,2\n# 3,4\n", "1,2\n3#,4\n"])
 def test_a_sign_that_begins_comments_elsewhere_cuts_no_rows(tmp_path, text):
     (tmp_path / "x.csv").write_text(text)
-    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: among its rows 1 to 2, ")
+    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: row 2 has '")
 
 
 @pytest.mark.parametrize("line", ["1,,3", ",1,2", ",,", "1,NA,3", "1,two,3"])
 def test_a_first_row_with_something_missing_is_an_error_and_no_line_of_names(tmp_path, line):
     (tmp_path / "x.csv").write_text(f"{line}\n4,5,6\n")
-    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: among its rows 1 to 2, ")
+    assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: row 1 ")
 
 
 def test_a_first_row_with_a_value_that_is_nan_is_a_row(tmp_path):
@@ -86,6 +87,11 @@ def test_names_that_count_the_columns_are_names_if_rows_follow(tmp_path):
     assert rows_of(tmp_path / "x.csv", "0,1,2\n\n") == [[0, 1, 2]]
     assert rows_of(tmp_path / "x.csv", "0.0,1.0,2.0\n3,4,5\n") == [[0, 1, 2], [3, 4, 5]]
     assert rows_of(tmp_path / "x.csv", "1,2,3\n3,4,5\n") == [[1, 2, 3], [3, 4, 5]]
+
+
+def test_a_first_row_of_0_or_of_0_and_1_is_a_sample(tmp_path):
+    assert rows_of(tmp_path / "x.csv", "0\n0.5\n") == [[0], [0.5]]
+    assert rows_of(tmp_path / "x.csv", "0,1\n1,0\n") == [[0, 1], [1, 0]]
 
 
 def test_what_pandas_writes_without_an_index_is_read_again(tmp_path):
@@ -197,6 +203,10 @@ def test_what_is_no_image_is_named(tmp_path):
 
 def test_what_is_not_there_or_of_no_known_kind_is_told(tmp_path):
     assert error_of(tmp_path / "x.npy") == f"There is no file or folder {tmp_path / 'x.npy'}. Check the name."
+    os.mkfifo(tmp_path / "pipe.csv")
+    assert error_of(tmp_path / "pipe.csv") == (
+        f"{tmp_path / 'pipe.csv'} is no file. Learn from what comes in live with CURL.partial_fit or fit_stream."
+    )
     (tmp_path / "x.txt").touch()
     assert error_of(tmp_path / "x.txt") == (
         f"{tmp_path / 'x.txt'} is of no kind that can be read. Give .npy, .npz, .csv, .parquet, or a folder of images."
@@ -242,10 +252,22 @@ def test_words_among_the_numbers_are_one_error(tmp_path):
     assert error_of(tmp_path / "x.csv").startswith(f"{tmp_path / 'x.csv'} cannot be read: ")
 
 
-def test_words_far_down_are_told_with_their_rows(tmp_path):
-    (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 7 + "3,four\n" + "1,2\n")
-    with pytest.raises(DataError, match=r"x\.csv cannot be read: among its rows 7 to 9, could not convert"):
-        list(parts(tmp_path / "x.csv", 3))
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("3,four", "row 8 has 'four' where a number should be"),
+        ("3,1_000", "row 8 has '1_000' where a number should be"),
+        ("3,٤", "row 8 has '٤' where a number should be"),
+        ("3,", "row 8 lacks a value"),
+        ("3,4,5", "row 8 has 3 values, those before it 2"),
+    ],
+)
+@pytest.mark.parametrize("rows", [3, 7, 100])  # among others, the first of its part, and of all
+def test_a_bad_row_far_down_is_told_by_its_number(tmp_path, line, wrong, rows):
+    (tmp_path / "x.csv").write_text("a,b\n" + "1,2\n" * 6 + f"\n1,2\n{line}\n" + "1,2\n")
+    with pytest.raises(DataError) as error:
+        list(parts(tmp_path / "x.csv", rows))
+    assert str(error.value) == f"{tmp_path / 'x.csv'} cannot be read: {wrong}. Repair or leave it out."
 
 
 @pytest.mark.parametrize("reason", ["it is broken", "it is broken.", "it is broken.\nSee there"])

@@ -130,6 +130,7 @@ def sample(
     """
     if out is not None:
         check_kind(out, ".png")
+    _check_seed(seed)
     x, y = _load(model).sample(n, component, random_state=seed)
     if out is None or out.suffix.lower() != ".png":
         _write(out, iter([{"component": y, "x": x}]), "x")
@@ -255,9 +256,15 @@ def _check_call(files: Sequence[Path], learning: Learning, out: Path, update: bo
     for name, value, low in (("skip", skip, 0), ("epochs", epochs, 1)):
         if value < low:
             raise ConfigError(f"The '{name}' setting must be an int in the range [{low}, inf). Got {value} instead.")
+    _check_seed(learning.seed or 0)
     if learning.replay == "none" and learning.snapshots is not None:
         raise ConfigError("--snapshots only matters with replay. Add --replay mgr or --replay smgr.")
     _check_files(files)
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"The 'seed' setting must be an int in the range [0, {2**32 - 1}]. Got {seed} instead.")
 
 
 def _is_free(out: Path) -> bool:

@@ -63,12 +63,16 @@ def reproduce_paper(
     if any(name.startswith("figure-") for name in names):
         need_matplotlib()  # said before hours of runs, not after
     todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
+    _tell_of_done(todo, results)
     _obtain(todo, places)
     standings = _run(todo, places, jobs, experiments)
+    undrawn = False
     for name, experiment in experiments.items():
         console.show(_table(name, experiment, todo, results))
-        _draw(name, todo, places)
+        undrawn |= not _draw(name, todo, places) and name == LIFE
     _close(standings.values())
+    if undrawn:
+        raise SystemExit(1)
 
 
 def _obtain(todo: Sequence[Job], places: Places) -> None:
@@ -77,6 +81,15 @@ def _obtain(todo: Sequence[Job], places: Places) -> None:
     for name in dict.fromkeys(needed):
         with console.download_bar() as progress:
             load(name, places.data_dir, progress)
+
+
+def _tell_of_done(todo: Sequence[Job], results: Path) -> None:
+    """Whose numbers they are: a clone of this repository has results already."""
+    done = [found for job in todo if (found := read_result(job, results)) is not None]
+    if done:
+        commits = ", ".join(sorted({(found["environment"].get("commit") or "unknown")[:10] for found in done}))
+        remedy = "To measure all of them yourself, give another --results."
+        console.say(f"{len(done)} of {len(todo)} results are in {results} already (of commits {commits}). {remedy}")
 
 
 def _close(standings: Iterable[Standing]) -> None:
@@ -93,8 +106,8 @@ def _close(standings: Iterable[Standing]) -> None:
         raise SystemExit(130 if cut_off else 1)
 
 
-def _draw(name: str, todo: Sequence[Job], places: Places) -> None:
-    """A figure, as far as its runs have come."""
+def _draw(name: str, todo: Sequence[Job], places: Places) -> bool:
+    """A figure, as far as its runs have come; whether there was something to draw."""
     folder = places.results / "figures"
     short = "".join({f"-scale{job.scale:g}" for job in todo if job.scale != 1})
     if name == LIFE:
@@ -104,18 +117,20 @@ def _draw(name: str, todo: Sequence[Job], places: Places) -> None:
         drawn = [name + short] if done else []
     if drawn:
         console.show(f"{folder}: {', '.join(drawn)} as PNG, SVG and PDF")
+    return bool(drawn)
 
 
 def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -> Sequence[str]:
     """What only a run directory can show, of the first seed."""
     job = next(job for job in todo if job.name in EXPERIMENTS[LIFE].setups)
-    result, run = places.results / f"{job.key}.json", places.runs / job.key
+    run = places.runs / job.key
     if read_result(job, places.results) is None:
         return []
     directory = RunDirectory(run)
     with telling_damage(run):
         if not directory.has("timing") or from_json(RunConfig, directory.read("config")) != job.setup:
-            console.say(f"{LIFE} is drawn from {run}, which is not there or another run. To make it, delete {result}.")
+            remedy = "To make it, give another --results and another --runs."
+            console.say(f"{LIFE} is drawn from {run}, which is not there or another run. {remedy}")
             return []
         with console.busy("Arranging the latent space"):
             return write_life(directory, folder, prefix, short_of_the_paper([job.steps]))

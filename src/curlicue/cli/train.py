@@ -40,9 +40,10 @@ from curlicue.config import (
     paper_replay,
 )
 from curlicue.errors import ConfigError, MissingExtraError
-from curlicue.experiments.run import Evaluated, Finished, Run, config_json, summary, use_threads
+from curlicue.experiments.run import Evaluated, Run, config_json, forgotten, summary, use_threads
 from curlicue.learn.events import ComponentBorn, StepTaken
-from curlicue.records import RunDirectory, alone_in, environment, write_atomically
+from curlicue.records import Json, RunDirectory, alone_in, environment, latest, write_atomically
+from curlicue.report.story import telling_damage
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
 
@@ -135,6 +136,7 @@ def train(
 @contextmanager
 def _new(settings: Settings, out: Path | None, data_dir: Path | None, threads: int | None) -> Iterator[Run]:
     """A run in a directory of its own."""
+    use_threads(threads)  # before torch starts any: a thread keeps what is set when it begins
     preset = PRESETS[settings.preset]
     source = _load(settings.dataset or preset.dataset, data_dir)
     config = configure(preset, settings, source.n_classes)
@@ -150,13 +152,13 @@ def _new(settings: Settings, out: Path | None, data_dir: Path | None, threads: i
 def _resumed(directory: RunDirectory, data_dir: Path | None, threads: int | None) -> Iterator[Run]:
     """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
     config: RunConfig = from_json(RunConfig, directory.read("config"))
-    had = directory.read("environment").get("threads")
+    had = latest(directory.read("environment")).get("threads")
     now = environment(use_threads(had if threads is None else threads))
     run = Run(config, _load(config.dataset, data_dir), directory)
     with alone_in(directory.path, wait=False):
         run.resume()
         if changed := ", ".join(run.record_move(now)):
-            console.say(f"The run began with other {changed}: from here on it may not go bit for bit as it would have.")
+            console.say(f"So far the run had other {changed}: from here on it may not go bit for bit as it would have.")
         yield run
 
 
@@ -211,9 +213,11 @@ def result(run: Positional[Path], /, out: Given[Path] = None) -> None:
         run: a run directory
         out: the JSON file: settings, result, scores and births over time, machine, minutes
     """
-    directory = RunDirectory.open(run)
-    whole = summary(directory)
-    console.show(_result_table(whole["result"]))
+    with telling_damage(run):
+        whole = summary(RunDirectory.open(run))
+        lost = forgotten(from_json(RunConfig, whole["config"]), whole["metrics"])
+        table = _result_table(whole["result"], lost)
+    console.show(table)
     if out is not None:
         write_atomically(out, (json.dumps(whole) + "\n").encode())
 
@@ -229,11 +233,13 @@ def configure(preset: RunConfig, settings: Settings, n_classes: int) -> RunConfi
     dataset = settings.dataset or preset.dataset
     scenario = _scenario(preset.scenario, settings)
     period = preset.steps // -(-n_classes // (scenario.at_once if isinstance(scenario, Sequential) else 1))
-    learner = preset.learner
+    learner, replay = preset.learner, preset.learner.replay
+    if settings.dataset is not None and replay is not None and not preset.supervised:
+        replay = replace(replay, emission=paper_replay(dataset, replay.snapshots).emission)
     learner = replace(
         learner,
         expansion=_expansion(learner.expansion, settings),
-        replay=_replay(learner.replay, settings, period, dataset),
+        replay=_replay(replay, settings, period, dataset),
         **({"tau": None} if settings.exact else _given(settings, "tau")),
         **_given(settings, "learning_rate", "z_samples"),
     )
@@ -351,6 +357,8 @@ def _watch(run: Run, readers: Sequence[Callable[[object], None]] = ()) -> None:
         command = f"curlicue train --resume {shlex.quote(str(path))}"
         console.say(f"Stopped at step {run.learner.t}; nothing is lost. Go on with: {command}")
         raise SystemExit(130)
+    lost = forgotten(run.config, run.directory.lines("metrics"))
+    console.show(_result_table(run.directory.read("result"), lost))
     console.show(f"Everything is in {path}")
 
 
@@ -367,16 +375,15 @@ def _show(event: object, line: Progress, task: TaskID, steps: int, every: int) -
             line.update(task, score=f"accuracy {accuracy:.1f} %")
             if not console.out.is_terminal and event.t * 10 // steps > (event.t - every) * 10 // steps:
                 console.show(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
-        case Finished():
-            line.console.print(_result_table(event.result))
 
 
-def _result_table(result: dict[str, Any]) -> Table:
+def _result_table(result: Json, lost: float) -> Table:
     table = Table("score", "on the test set", title=f"after {result['steps']} steps")
     table.add_row("components K (used)", f"{result['K']} ({result['n_used']})")
     for name in ("cluster_accuracy", "hungarian_accuracy", "incremental_class", "incremental_task"):
         if name in result:
             table.add_row(name.replace("_", " "), f"{100 * result[name]:.2f} %")
+    table.add_row("lost since its best, mean over classes", f"{100 * lost:.2f} %")
     for k, error in result["knn_error"].items():
         table.add_row(f"{k}-NN error", f"{100 * error:.2f} %")
     for name in ("nmi", "ari"):

@@ -91,11 +91,6 @@ def reconstruct(model: MixtureVAE, x: Tensor) -> Tensor:
         return torch.cat([model.mean(z) for z in embed(model, x).split(CHUNK)])
 
 
-def mean_bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None = None) -> float:
-    """The mean over x of L(x); exact over components with `tau=None`."""
-    return _bound_and_components(model, x, rng, tau)[0]
-
-
 def _bound_and_components(model: MixtureVAE, x: Tensor, rng: Generator, tau: float | None) -> tuple[float, Tensor]:
     """The mean of L(x), and argmaxₖ q(y=k|x) [N], in one pass."""
     rows = CHUNK if tau else max(1, CHUNK // model.K)

@@ -20,13 +20,13 @@ from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
 from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, seeded
 from curlicue.experiments.run import Run, config_json, summary, use_threads
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import Json, RunDirectory, alone_in, environment, finite, write_atomically
+from curlicue.records import Json, RunDirectory, alone_in, environment, finite, json_object, write_atomically
 from curlicue.rng import named_generator
 from curlicue.streams.sources import Source, load
 
 ATTEMPTS = 3  # without any progress in between, before a run is given up
 POLL = 0.5  # seconds between two looks at the runs
-TAIL = 4096  # bytes; the last line of steps is shorter
+TAIL = 1 << 17  # bytes; the last line of steps is shorter up to some 8,000 components
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,16 @@ def read_result(job: Job, results: Path) -> Json | None:
     """What was measured, if it was, with these very settings."""
     path = results / f"{job.key}.json"
     try:
-        found: Json = json.loads(path.read_text())
+        found = json_object(path.read_text())
+        if found.get("config") != setup_json(job.setup):
+            return None
+        if missing := [name for name in ("result", "timing", "environment") if name not in found]:
+            raise ValueError(f"it has no {' and no '.join(missing)}")
     except FileNotFoundError:
         return None
     except ValueError as error:
         raise RunError(f"{path} is damaged ({error}). Delete it, and it is measured again.") from error
-    return found if found.get("config") == setup_json(job.setup) else None
+    return found
 
 
 def setup_json(setup: Setup) -> Json:
@@ -130,7 +134,7 @@ def _work(job: Job, places: Places, parent: int, teller: Connection) -> None:
     """The same; what cannot be done is told, for it would come again."""
     try:
         work(job, places, parent)
-    except CurlicueError as error:
+    except (CurlicueError, OSError) as error:
         teller.send(str(error))
 
 

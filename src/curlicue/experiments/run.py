@@ -14,6 +14,7 @@ import torch
 
 from curlicue.config import Likelihood, RunConfig, Sequential, to_json
 from curlicue.errors import ConfigError, DataError, RunError
+from curlicue.evaluate.metrics import forgetting
 from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
 from curlicue.evaluate.view import view
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
@@ -21,9 +22,9 @@ from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTa
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
 from curlicue.model.mixture import MixtureVAE
-from curlicue.records import LOGS, Json, RunDirectory
+from curlicue.records import LOGS, Json, RunDirectory, latest
 from curlicue.rng import Rng, named_generator
-from curlicue.streams.schedule import Schedule, n_tasks
+from curlicue.streams.schedule import Schedule, n_tasks, seen
 from curlicue.streams.sources import Source, Split
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
@@ -78,15 +79,18 @@ class Run:
         self.directory.rewind(lengths, self.learner.model.K, self.learner.t)
 
     def record_move(self, now: Json) -> list[str]:
-        """Write down from which step on the environment is `now`, if it is another than in the beginning and steps are
-        left; what differs.
+        """Write down from which step on the environment is `now`, if it is another than so far and steps are left; what
+        differs.
         """
-        began = self.directory.read("environment")
-        changed = {name: value for name, value in now.items() if value != began.get(name)}
-        if not changed or self.learner.t >= self.config.steps:
+        t, began = self.learner.t, self.directory.read("environment")
+        if t >= self.config.steps:
             return []
-        resumed = [*began.get("resumed", []), {"t": self.learner.t, **changed}]
-        self.directory.write("environment", {**began, "resumed": resumed})
+        moves = [move for move in began.get("resumed", []) if move["t"] < t]  # what came later was lost
+        so_far = latest({**began, "resumed": moves})
+        changed = {name: value for name, value in now.items() if value != so_far.get(name)}
+        moves += [{"t": t, **changed}] if changed else []
+        if moves != began.get("resumed", []):
+            self.directory.write("environment", {**began, "resumed": moves})
         return list(changed)
 
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
@@ -201,7 +205,8 @@ class Run:
 
 
 def _check_range(config: RunConfig, source: Source) -> None:
-    low, high = (float(x) for x in source.train.x.aminmax())
+    low = min(float(split.x.min()) for split in (source.train, source.test))
+    high = max(float(split.x.max()) for split in (source.train, source.test))
     if config.model.likelihood is Likelihood.BERNOULLI and not 0 <= low <= high <= 1:
         raise DataError(
             f"A Bernoulli likelihood needs values from 0 to 1, but {source.name} has values from {low:g} to {high:g}. "
@@ -243,6 +248,14 @@ def summary(directory: RunDirectory) -> dict[str, Any]:
         "metrics": curves,
         "posterior": _posterior([line for line in events if line["event"] == "StepsTaken" and "real" in line]),
     }
+
+
+def forgotten(config: RunConfig, metrics: Sequence[Json]) -> float:
+    """What classes have lost on average since their best moment; before a class was shown, its accuracy is chance."""
+    over_time = torch.from_numpy(np.array([line["class_accuracy"] for line in metrics], dtype=np.float64))  # None: nan
+    C = over_time.shape[1]
+    shown = torch.stack([seen(config.scenario, line["t"], config.steps, C) for line in metrics])  # [T, C]
+    return float(forgetting(over_time.where(shown, torch.nan)).nanmean())
 
 
 def _posterior(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:

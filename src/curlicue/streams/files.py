@@ -43,8 +43,10 @@ def parts(path: Path, rows: int = ROWS) -> Iterator[Array]:
     """The samples in `path`, at most `rows` at a time: [n, D], or [n, h, w] for images."""
     if path.is_dir():
         return _folder(path, rows)
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"There is no file or folder {path}. Check the name.")
+    if not path.is_file():
+        raise DataError(f"{path} is no file. Learn from what comes in live with CURL.partial_fit or fit_stream.")
     reader = READERS.get(path.suffix.lower())
     if reader is None:
         known = ", ".join(READERS)
@@ -138,14 +140,27 @@ def _check_shape(shape: tuple[int, ...], where: str) -> None:
 def _csv(path: Path, rows: int) -> Iterator[Array]:
     """Numbers between commas, with or without a line of names above them; blank lines do not count."""
     with path.open(encoding="utf-8-sig", errors="strict") as file:
-        table = _below_names(line for line in file if line.strip())
+        table, width = _below_names(line for line in file if line.strip()), 0
         for n in count():
             if not (lines := list(islice(table, rows))):
                 return
+            width = width or len(lines[0].split(","))
             try:
                 yield np.loadtxt(lines, delimiter=",", ndmin=2, comments=None)
             except ValueError as error:
-                raise ValueError(f"among its rows {n * rows + 1} to {n * rows + len(lines)}, {error}") from error
+                raise ValueError(_first_bad(lines, n * rows + 1, width) or str(error)) from error
+
+
+def _first_bad(lines: list[str], start: int, width: int) -> str | None:
+    """What is wrong with the first of these rows, counted from `start`, that is not `width` numbers."""
+    for n, line in enumerate(lines, start):
+        values = [value.strip() for value in line.split(",")]
+        word = next((value for value in values if not _is_number(value)), None)
+        if word is not None:
+            return f"row {n} has {word!r} where a number should be" if word else f"row {n} lacks a value"
+        if len(values) != width:
+            return f"row {n} has {len(values)} values, those before it {width}"
+    return None
 
 
 def _below_names(lines: Iterator[str]) -> Iterator[str]:
@@ -162,8 +177,9 @@ def _is_names(line: str) -> bool:
 
 
 def _is_count(line: str) -> bool:
-    """Whether it is 0,1,2 and so on, as pandas calls columns without names."""
-    return all(value.strip() == str(n) for n, value in enumerate(line.split(",")))
+    """Whether it is 0,1,2 and so on, as pandas calls columns without names; 0 or 0,1 may well be a sample."""
+    values = line.split(",")
+    return len(values) > 2 and all(value.strip() == str(n) for n, value in enumerate(values))
 
 
 def _is_number(value: str) -> bool:
@@ -171,7 +187,7 @@ def _is_number(value: str) -> bool:
         float(value)
     except ValueError:
         return False
-    return True
+    return value.isascii() and "_" not in value  # Python alone reads others
 
 
 def _parquet(path: Path, rows: int) -> Iterator[Array]:
