@@ -9,9 +9,9 @@ INSTALLED := $(VENV)/.installed
 demo: $(INSTALLED)
 	$(BIN)/curlicue demo
 
-# one thread: models in tests are small, and threads that wait for each other crawl on a busy machine
+# one thread a process: models in tests are small, and threads that wait for each other crawl on a busy machine
 test: $(INSTALLED)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
