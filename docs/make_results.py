@@ -36,7 +36,13 @@ VARIANTS = {  # those in the README: what it calls them, and the command with th
 }
 FULL = "mnist-mgr"
 LEGEND = f"""± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps).
-{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations."""
+{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations.
+Used are the components that are the likeliest of any test sample."""
+LIVES = {  # what is drawn from a run directory, and where it shows what
+    "dreams": "One dream of each component, from class to class",
+    "d-new": "Samples of D_new at each birth",
+    "latent": "The latent space over time, above coloured by class, below by component",
+}
 INTRODUCTION = f"""# Results
 
 Every table and figure of the paper, with our numbers beside its own. This page is made of the files in `results/` by
@@ -98,9 +104,16 @@ def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
         scale = length(experiment.setups, found)
         short = "" if scale == 1 else f" --scale {scale:g}"
         parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5{short}`\n")
-        parts += [f"![{experiment.title}](../results/figures/{file})\n" for file in drawn.get(name, ())]
+        parts += [shown(file, experiment) for file in drawn.get(name, ())]
         parts.append(table(experiment, comparable(experiment.setups, found)))
     return "\n".join(parts)
+
+
+def shown(file: str, experiment: Experiment) -> str:
+    """A figure; what is drawn from a run directory says what it shows."""
+    part = file.removeprefix(f"{LIFE}-").removesuffix(".png")
+    told = f"{LIVES[part]}, seed 0:\n\n" if part in LIVES else ""
+    return f"{told}![{LIVES.get(part, experiment.title)}](../results/figures/{file})\n"
 
 
 def with_table(readme: str, found: Found) -> str:
@@ -150,7 +163,7 @@ def draw(found: Found, folder: Path) -> dict[str, list[str]]:
     """Those of which there are results; the files of each. What a run directory showed lies there already."""
     runs = {name: comparable(EXPERIMENTS[name].setups, found) for name in (*PAINTERS, LIFE)}
     drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, runs[name].__getitem__, folder / f"{name}.png")}
-    life = [f"{LIFE}-{part}.png" for part in ("dreams", "d-new", "latent")]
+    life = [f"{LIFE}-{part}.png" for part in LIVES]
     return drawn | {LIFE: [name for name in life if runs[LIFE][FULL] and (folder / name).is_file()]}
 
 

@@ -17,6 +17,7 @@ from curlicue.config import PRESETS, ModelConfig
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Column, Experiment, RawPixels, Row
 from curlicue.experiments.reproduce import Job, Standing
 from curlicue.experiments.run import config_json
+from curlicue.experiments.tables import lines
 from curlicue.records import RunDirectory, environment
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -49,9 +50,9 @@ def test_all_tables_and_figures_are_listed(command):
 
 
 def found(how_many: str) -> str:
-    """What is said of results of this very commit."""
+    """What is said of results of this very commit, in a tenth of the steps."""
     commit = (environment(1)["commit"] or "unknown")[:10]
-    told = f"{how_many} results are in results already (of commits {commit}). "
+    told = f"{how_many} results are in results already (of commits {commit}; ours in 0.1 of the steps). "
     return f"{told}To measure all of them yourself, give another --results.\n"
 
 
@@ -82,6 +83,14 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     assert cells(again.out) == cells(answer.out)
 
 
+def test_a_narrow_terminal_breaks_lines_but_no_names_and_numbers(tmp_path):
+    experiment = EXPERIMENTS["table-mgr-mnist"]
+    printed = StringIO()
+    Console(width=80, file=printed).print(paper._table("table-mgr-mnist", experiment, [], tmp_path))
+    words = {word for line in lines(experiment, lambda setup: []) for cell in line for word in cell.split()}
+    assert words <= set(re.split(r"[\s│]+", printed.getvalue()))
+
+
 @pytest.fixture
 def small_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     """The paper's figures, of the smallest runs."""
@@ -109,10 +118,10 @@ def test_what_is_drawn_from_a_run_directory_needs_it(command, small_paper, tmp_p
     answer = command("reproduce", "figure-life", "--scale", 0.1)
     assert answer.code == 1
     assert answer.err == found("1 of 1") + (
-        "figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there or another run. "
+        "curlicue: figure-life is drawn from runs/paper/mnist-mgr-seed0-scale0.1, which is not there or another run. "
         "To make it, give another --results and another --runs.\n"
     )
-    assert not (tmp_path / "results" / "figures").exists()
+    assert (answer.out, (tmp_path / "results" / "figures").exists()) == ("", False)  # said before anything is done
 
 
 @pytest.mark.parametrize("change", [{"seed": 1}, {"steps": 99}])

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from curlicue import cli
 from curlicue.config import PRESETS
@@ -165,6 +167,21 @@ def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
     assert make_results["page"](FOUND, drawn) == (ROOT / "docs" / "results.md").read_text()
     shown = {path.name for path in kept.glob("*.png") if "-scale" not in path.name}
     assert {name for names in drawn.values() for name in names} == shown
+    for name in shown:
+        assert_alike(tmp_path / name, kept / name)
+
+
+@needs_results
+def test_the_readmes_picture_is_that_of_the_result_files(tmp_path):
+    make_results["draw_picture"](FOUND, tmp_path / "picture.png")
+    assert_alike(tmp_path / "picture.png", ROOT / "docs" / "picture.png")
+
+
+def assert_alike(drawn: Path, kept: Path) -> None:
+    """Hardly any pixel differs; processors may round differently."""
+    drawn_pixels, kept_pixels = (np.asarray(Image.open(path).convert("L"), dtype=int) for path in (drawn, kept))
+    assert drawn_pixels.shape == kept_pixels.shape
+    assert (abs(drawn_pixels - kept_pixels) > 16).mean() < 1e-4
 
 
 @pytest.mark.parametrize(("setup", "label", "command"), [(n, *row) for n, row in make_results["VARIANTS"].items()])

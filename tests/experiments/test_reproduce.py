@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -206,3 +208,25 @@ def signals():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+STOPPED_EARLY = """
+import os, signal, sys, time
+from pathlib import Path
+from curlicue.config import PRESETS
+from curlicue.experiments.reproduce import Job, Places, reproduce
+stopped = []
+signal.signal(signal.SIGINT, lambda *_: stopped.append(1))
+places = Places(Path(sys.argv[1], "runs"), Path(sys.argv[1], "results"))
+for standing in reproduce([Job("a", PRESETS["digits"])], places, 1, stop=lambda: bool(stopped)):
+    if not stopped:
+        os.killpg(0, signal.SIGINT)
+        time.sleep(1)  # by when it would have been told
+print(standing.state)
+"""
+
+
+def test_a_stop_while_a_run_is_yet_to_begin_is_told_by_no_traceback(tmp_path):
+    command = [sys.executable, "-c", STOPPED_EARLY, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, start_new_session=True)
+    assert (done.stdout, done.stderr) == ("stopped\n", "")

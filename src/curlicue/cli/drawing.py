@@ -35,6 +35,10 @@ def draw_variants(results: Results, path: Path, *others: str) -> bool:
         figures.accuracy_over_time(over_time, {label: some for label, some in runs.items() if some})
         figures.class_accuracy(by_class, full[0])
         figures.confusion(confused, full[0])
+        seed = f"seed {full[0]['config']['seed']}"
+        over_time.set_title("a) mean over seeds ± a standard deviation", fontsize=9)
+        by_class.set_title(f"b) class by class, {seed} (framed: now shown)", fontsize=9)
+        confused.set_title(f"c) % of each class, {seed}", fontsize=9)
         _say_if_short(drawn, [each for some in runs.values() for each in some])
     return True
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
+from rich.table import Column, Table
 from tyro.conf import Positional
 
 from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.cli.drawing import draw, short_of_the_paper
 from curlicue.config import RunConfig, from_json
-from curlicue.errors import ConfigError
+from curlicue.errors import ConfigError, RunError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
 from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
 from curlicue.experiments.tables import SHORT_OF, Results, header, lines
@@ -64,15 +64,14 @@ def reproduce_paper(
         need_matplotlib()  # said before hours of runs, not after
     todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
     _tell_of_done(todo, results)
+    if LIFE in experiments:
+        _need_run(todo, places)
     _obtain(todo, places)
     standings = _run(todo, places, jobs, experiments)
-    undrawn = False
     for name, experiment in experiments.items():
         console.show(_table(name, experiment, todo, results))
-        undrawn |= not _draw(name, todo, places) and name == LIFE
+        _draw(name, todo, places)
     _close(standings.values())
-    if undrawn:
-        raise SystemExit(1)
 
 
 def _obtain(todo: Sequence[Job], places: Places) -> None:
@@ -89,7 +88,8 @@ def _tell_of_done(todo: Sequence[Job], results: Path) -> None:
     if done:
         commits = ", ".join(sorted({(found["environment"].get("commit") or "unknown")[:10] for found in done}))
         remedy = "To measure all of them yourself, give another --results."
-        console.say(f"{len(done)} of {len(todo)} results are in {results} already (of commits {commits}). {remedy}")
+        there = f"{len(done)} of {len(todo)} results are in {results} already (of commits {commits}{_short(todo)})"
+        console.say(f"{there}. {remedy}")
 
 
 def _close(standings: Iterable[Standing]) -> None:
@@ -106,8 +106,8 @@ def _close(standings: Iterable[Standing]) -> None:
         raise SystemExit(130 if cut_off else 1)
 
 
-def _draw(name: str, todo: Sequence[Job], places: Places) -> bool:
-    """A figure, as far as its runs have come; whether there was something to draw."""
+def _draw(name: str, todo: Sequence[Job], places: Places) -> None:
+    """A figure, as far as its runs have come."""
     folder = places.results / "figures"
     short = "".join({f"-scale{job.scale:g}" for job in todo if job.scale != 1})
     if name == LIFE:
@@ -117,23 +117,32 @@ def _draw(name: str, todo: Sequence[Job], places: Places) -> bool:
         drawn = [name + short] if done else []
     if drawn:
         console.show(f"{folder}: {', '.join(drawn)} as PNG, SVG and PDF")
-    return bool(drawn)
 
 
 def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -> Sequence[str]:
     """What only a run directory can show, of the first seed."""
-    job = next(job for job in todo if job.name in EXPERIMENTS[LIFE].setups)
-    run = places.runs / job.key
+    job, run = _lived(todo, places)
     if read_result(job, places.results) is None:
         return []
-    directory = RunDirectory(run)
-    with telling_damage(run):
-        if not directory.has("timing") or from_json(RunConfig, directory.read("config")) != job.setup:
+    with telling_damage(run.path), console.busy("Arranging the latent space"):
+        return write_life(run, folder, prefix, short_of_the_paper([job.steps]))
+
+
+def _need_run(todo: Sequence[Job], places: Places) -> None:
+    """Say, before hours of other runs, if a result is here without the run directory that its figure is drawn from."""
+    job, run = _lived(todo, places)
+    if read_result(job, places.results) is None:
+        return
+    with telling_damage(run.path):
+        if not run.has("timing") or from_json(RunConfig, run.read("config")) != job.setup:
             remedy = "To make it, give another --results and another --runs."
-            console.say(f"{LIFE} is drawn from {run}, which is not there or another run. {remedy}")
-            return []
-        with console.busy("Arranging the latent space"):
-            return write_life(directory, folder, prefix, short_of_the_paper([job.steps]))
+            raise RunError(f"{LIFE} is drawn from {run.path}, which is not there or another run. {remedy}")
+
+
+def _lived(todo: Sequence[Job], places: Places) -> tuple[Job, RunDirectory]:
+    """The run that figures of samples show."""
+    job = next(job for job in todo if job.name in EXPERIMENTS[LIFE].setups)
+    return job, RunDirectory(places.runs / job.key)
 
 
 def _check(**counts: int) -> None:
@@ -220,8 +229,13 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     short = _short(job for job in todo if job.name in experiment.setups)
     rows = lines(experiment, _found(todo, results))
     behind = any(SHORT_OF in cell for row in rows for cell in row)
+    words = [
+        [word for text in column for word in text.split()] for column in zip(header(experiment), *rows, strict=True)
+    ]
+    widths = [max(map(len, some), default=0) for some in words]  # a narrow terminal breaks lines, not words
     table = Table(
-        *header(experiment),
+        *(Column(text, min_width=width) for text, width in zip(header(experiment), widths, strict=True)),
+        padding=0,
         title=f"{name}: {experiment.title} ({experiment.where}{short})",
         caption=" ".join([experiment.note, *([LEGEND] if behind else [])]).strip() or None,
     )

@@ -8,7 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -26,6 +28,7 @@ from curlicue.streams.sources import Source, load
 
 ATTEMPTS = 3  # without any progress in between, before a run is given up
 POLL = 0.5  # seconds between two looks at the runs
+HOLDS = hasattr(signal, "pthread_sigmask")  # not everywhere
 TAIL = 1 << 17  # bytes; the last line of steps is shorter up to some 8,000 components
 
 
@@ -114,6 +117,8 @@ def work(job: Job, places: Places, parent: int) -> None:
     stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, frame: stopped.append(number))
+    if HOLDS:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     began = time.monotonic()
     threads = use_threads(1)
     setup = job.setup
@@ -224,10 +229,25 @@ def _started(standing: Standing, places: Places) -> Standing:
     standing.told, teller = context.Pipe(duplex=False)
     arguments = (standing.job, places, os.getpid(), teller)
     standing.process = context.Process(target=_work, args=arguments, name=standing.job.key)
-    standing.process.start()
+    with _holding_back(signal.SIGINT):  # as it inherits: until it can save, Ctrl-C waits
+        standing.process.start()
     teller.close()
     standing.state, standing.attempts = "running", standing.attempts + 1
     return standing
+
+
+@contextmanager
+def _holding_back(number: signal.Signals) -> Iterator[None]:
+    """The signal comes afterwards."""
+    if not HOLDS:
+        yield
+        return
+    resource_tracker.ensure_running()  # which, when it starts, lets signals through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {number})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _look(standing: Standing, places: Places) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Painters = dict[str, tuple[float, float, Callable[[Figure], None]]]  # width and height in inches, and how
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
+KINDS_TOLD = *COLOURS, "#000000", "#882255", "#999933"  # ten, for points that lie side by side
 DASHES = "-", "--", ":"  # when there are more lines than colours
 MAP = "cividis"  # alike for all eyes, and in grey
 FRAME = COLOURS[1]  # is seen on all of it
@@ -33,7 +34,7 @@ FAINT = "#dddddd"
 MOST_ROWS = 40  # births or components that one sheet shows
 MANY = 20  # classes, from which on their names are small
 KINDS = ".svg", ".pdf"  # of files, besides PNG
-LABELLED = 0.01  # share of the samples from which on a kind's number is shown
+LABELLED = 0.02  # share of the samples from which on a kind's number is shown
 
 
 def need_matplotlib() -> None:
@@ -200,7 +201,7 @@ def class_confusion(result: Json) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def confusion(axes: Axes, result: Json) -> None:
-    """What is taken for what in the end."""
+    """What is taken for what in the end, in % of each class."""
     shares, names = 100 * class_confusion(result), result["result"]["classes"]
     axes.imshow(shares, cmap=MAP, vmin=0, vmax=100)
     for (i, j), share in np.ndenumerate(shares):
@@ -244,7 +245,8 @@ def thresholds(
                 axes.axhline(mean, color=colour, linestyle="--", linewidth=1, label=f"{label}, no births")
         axes.set(xlabel="c_new, nats", ylabel=name)
         axes.set_ylim(bottom=0)
-    all_axes[0].legend(edgecolor="none")
+    lines = all_axes[0].get_legend_handles_labels()
+    all_axes[0].figure.legend(*lines, loc="outside lower center", ncols=4, edgecolor="none")
 
 
 def posterior(axes: Axes, result: Json, most: int = 5) -> None:
@@ -262,7 +264,7 @@ def posteriors(drawn: Figure, results: Mapping[str, Json]) -> None:
     """The same of several runs, beside each other."""
     for axes, (name, result) in zip(drawn.subplots(1, len(results), squeeze=False)[0], results.items(), strict=True):
         posterior(axes, result)
-        axes.set_title(name, fontsize=9)
+        axes.set_title(f"{name}, seed {result['config']['seed']}", fontsize=9)
 
 
 def dreams(axes: Axes, directory: RunDirectory) -> None:
@@ -331,7 +333,7 @@ def scatter(axes: Axes, places: Array, kinds: Array) -> None:
     outline = [withStroke(linewidth=1.5, foreground="w")]
     for kind in np.unique(kinds):
         mine = places[kinds == kind]
-        axes.plot(*mine.T, ".", color=COLOURS[kind % len(COLOURS)], markersize=2.5)
+        axes.plot(*mine.T, ".", color=KINDS_TOLD[kind % len(KINDS_TOLD)], markersize=2.5)
         if len(mine) >= LABELLED * len(places):
             x, y = np.median(mine, axis=0)
             axes.text(x, y, str(kind), ha="center", va="center", fontsize=7, path_effects=outline)
