@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import tyro
+from PIL import Image
 
 from curlicue.cli.drawing import PAINTERS
 from curlicue.cli.drawing import draw as paint
@@ -61,7 +62,7 @@ def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
     """
     found, docs, readme = read(results), root / "docs", root / "README.md"
     drawn = draw(found, results / "figures")
-    (docs / "results.md").write_text(page(found, drawn))
+    (docs / "results.md").write_text(page(found, drawn, results / "figures"))
     if not comparable(VARIANTS, found)[FULL]:
         raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Make one: curlicue reproduce figure-variants")
     draw_picture(found, docs / "picture.png")
@@ -97,23 +98,26 @@ def learners(setups: Iterable[str]) -> set[str]:
     return {name for name in setups if isinstance(SETUPS[name], RunConfig)}
 
 
-def page(found: Found, drawn: Mapping[str, Sequence[str]]) -> str:
-    """The text; `drawn` has the files of each figure."""
+def page(found: Found, drawn: Mapping[str, Sequence[str]], folder: Path) -> str:
+    """The text; `drawn` has the files of each figure in `folder`."""
     parts = [INTRODUCTION]
     for name, experiment in EXPERIMENTS.items():
         scale = length(experiment.setups, found)
         short = "" if scale == 1 else f" --scale {scale:g}"
         parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5{short}`\n")
-        parts += [shown(file, experiment) for file in drawn.get(name, ())]
+        parts += [shown(folder / file, experiment) for file in drawn.get(name, ())]
         parts.append(table(experiment, comparable(experiment.setups, found)))
     return "\n".join(parts)
 
 
-def shown(file: str, experiment: Experiment) -> str:
-    """A figure; what is drawn from a run directory says what it shows."""
-    part = file.removeprefix(f"{LIFE}-").removesuffix(".png")
-    told = f"{LIVES[part]}, seed 0:\n\n" if part in LIVES else ""
-    return f"{told}![{LIVES.get(part, experiment.title)}](../results/figures/{file})\n"
+def shown(path: Path, experiment: Experiment) -> str:
+    """A figure; what is drawn from a run directory says what it shows, and of which run."""
+    part = path.stem.removeprefix(f"{LIFE}-")
+    told = ""
+    if part in LIVES:
+        with Image.open(path) as picture:
+            told = f"{LIVES[part]} ({picture.info.get('Description', 'seed 0')}):\n\n"
+    return f"{told}![{LIVES.get(part, experiment.title)}](../results/figures/{path.name})\n"
 
 
 def with_table(readme: str, found: Found) -> str:

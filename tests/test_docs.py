@@ -20,6 +20,7 @@ from curlicue import cli
 from curlicue.config import PRESETS
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS
 from curlicue.experiments.reproduce import Job, setup_json
+from curlicue.report import figures
 from curlicue.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -164,7 +165,7 @@ def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
     for path in kept.glob(f"{LIFE}-*.png"):  # drawn from a run directory
         shutil.copy(path, tmp_path)
     drawn = make_results["draw"](FOUND, tmp_path)
-    assert make_results["page"](FOUND, drawn) == (ROOT / "docs" / "results.md").read_text()
+    assert make_results["page"](FOUND, drawn, tmp_path) == (ROOT / "docs" / "results.md").read_text()
     shown = {path.name for path in kept.glob("*.png") if "-scale" not in path.name}
     assert {name for names in drawn.values() for name in names} == shown
     for name in shown:
@@ -257,6 +258,16 @@ def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
     assert "](../results/figures/figure-variants.png)" in "".join(page)
     for picture in (tmp_path / "docs" / "picture.png", results / "figures" / "figure-variants.png"):
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_figure_of_a_run_directory_says_of_which_run_it_is(tmp_path):
+    path = tmp_path / f"{LIFE}-dreams.png"
+    with figures.figure(path, 1, 1, about="seed 3, commit 0123456789"):
+        pass
+    shown = make_results["shown"](path, EXPERIMENTS[LIFE])
+    assert shown.startswith(
+        "One dream of each component, from class to class (seed 3, commit 0123456789):\n\n![One dream"
+    )
 
 
 def test_writing_the_table_twice_changes_nothing(results):

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from curlicue.config import Iid, RunConfig, Scenario, Sequential, to_json
 from curlicue.records import RunDirectory
@@ -185,6 +186,13 @@ def test_a_note_stands_in_every_figure_of_a_runs_life(directory, tmp_path):
     assert written == ["life-latent", "life-dreams", "life-d-new"]
     for name in written:
         assert "<!-- a tenth of the steps -->" in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_a_figure_of_a_runs_life_keeps_its_seed_and_the_commit_it_ended_with(directory, tmp_path):
+    directory.write("environment", {"commit": "a" * 40, "resumed": [{"t": 9, "commit": "b" * 40}]})
+    figures.write_life(directory, tmp_path, "")
+    with Image.open(tmp_path / "dreams.png") as picture:
+        assert picture.info["Description"] == f"seed {directory.read('config')['seed']}, commit bbbbbbbbbb"
 
 
 def test_every_figure_of_a_run_is_written_for_screen_and_print(directory, tmp_path):

@@ -15,7 +15,7 @@ import torch
 from curlicue.config import Scenario, from_json
 from curlicue.errors import MissingExtraError
 from curlicue.evaluate import metrics
-from curlicue.records import Array, Json, RunDirectory
+from curlicue.records import Array, Json, RunDirectory, latest
 from curlicue.report.latent import Projector, moments
 from curlicue.streams.schedule import n_tasks, seen
 
@@ -46,8 +46,11 @@ def need_matplotlib() -> None:
 
 
 @contextmanager
-def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Figure]:
-    """A figure of so many inches, written to `path` (its ending says how) when it is drawn, and with other endings."""
+def figure(path: Path, width: float, height: float, *others: str, about: str = "") -> Iterator[Figure]:
+    """A figure of so many inches, written to `path` (its ending says how) when it is drawn, and with other endings.
+
+    What it is `about` is kept in the file.
+    """
     need_matplotlib()
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -58,7 +61,8 @@ def figure(path: Path, width: float, height: float, *others: str) -> Iterator[Fi
         path.parent.mkdir(parents=True, exist_ok=True)
         for ending in (path.suffix, *others):
             dated = {".png": "Software", ".pdf": "CreationDate"}.get(ending, "Date")  # the same file each time
-            drawn.savefig(path.with_suffix(ending), metadata={dated: None}, bbox_inches="tight")
+            told = {"Subject" if ending == ".pdf" else "Description": about} if about else {}
+            drawn.savefig(path.with_suffix(ending), metadata={dated: None, **told}, bbox_inches="tight")
 
 
 def write(directory: RunDirectory, result: Json, folder: Path, projector: Projector | None = None) -> list[str]:
@@ -77,7 +81,8 @@ def write_life(directory: RunDirectory, folder: Path, prefix: str, note: str = "
     """What only a run directory can show: dreams, D_new and the latent space over time, each with `note` above; the
     names of the files.
     """
-    return _paint(_life(directory, None), folder, prefix, note)
+    seed, commit = directory.read("config")["seed"], latest(directory.read("environment")).get("commit")
+    return _paint(_life(directory, None), folder, prefix, note, f"seed {seed}, commit {str(commit)[:10]}")
 
 
 def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
@@ -131,10 +136,10 @@ def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list
     return _paint(painters, folder)
 
 
-def _paint(painters: Painters, folder: Path, prefix: str = "", note: str = "") -> list[str]:
+def _paint(painters: Painters, folder: Path, prefix: str = "", note: str = "", about: str = "") -> list[str]:
     """Each in every kind of file; their names."""
     for name, (width, height, paint) in painters.items():
-        with figure(folder / f"{prefix}{name}.png", width, height, *KINDS) as drawn:
+        with figure(folder / f"{prefix}{name}.png", width, height, *KINDS, about=about) as drawn:
             paint(drawn)
             if note:
                 drawn.suptitle(note, fontsize=9)
