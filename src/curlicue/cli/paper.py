@@ -229,12 +229,8 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     short = _short(job for job in todo if job.name in experiment.setups)
     rows = lines(experiment, _found(todo, results))
     behind = any(SHORT_OF in cell for row in rows for cell in row)
-    words = [
-        [word for text in column for word in text.split()] for column in zip(header(experiment), *rows, strict=True)
-    ]
-    widths = [max(map(len, some), default=0) for some in words]  # a narrow terminal breaks lines, not words
     table = Table(
-        *(Column(text, min_width=width) for text, width in zip(header(experiment), widths, strict=True)),
+        *(Column(texts[0], min_width=_longest_word(texts)) for texts in zip(header(experiment), *rows, strict=True)),
         padding=0,
         title=f"{name}: {experiment.title} ({experiment.where}{short})",
         caption=" ".join([experiment.note, *([LEGEND] if behind else [])]).strip() or None,
@@ -242,3 +238,8 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     for row in rows:
         table.add_row(*row)
     return table
+
+
+def _longest_word(texts: Iterable[str]) -> int:
+    """How wide a column must be at least: a narrow terminal breaks lines, not words."""
+    return max((len(word) for text in texts for word in text.split()), default=0)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     Painters = dict[str, tuple[float, float, Callable[[Figure], None]]]  # width and height in inches, and how
 
 COLOURS = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#737373"  # colour-blind eyes tell apart
-KINDS_TOLD = *COLOURS, "#000000", "#882255", "#999933"  # ten, for points that lie side by side
+POINT_COLOURS = *COLOURS, "#000000", "#882255", "#999933"  # ten, for points that lie side by side
 DASHES = "-", "--", ":"  # when there are more lines than colours
 MAP = "cividis"  # alike for all eyes, and in grey
 FRAME = COLOURS[1]  # is seen on all of it
@@ -338,7 +338,7 @@ def scatter(axes: Axes, places: Array, kinds: Array) -> None:
     outline = [withStroke(linewidth=1.5, foreground="w")]
     for kind in np.unique(kinds):
         mine = places[kinds == kind]
-        axes.plot(*mine.T, ".", color=KINDS_TOLD[kind % len(KINDS_TOLD)], markersize=2.5)
+        axes.plot(*mine.T, ".", color=POINT_COLOURS[kind % len(POINT_COLOURS)], markersize=2.5)
         if len(mine) >= LABELLED * len(places):
             x, y = np.median(mine, axis=0)
             axes.text(x, y, str(kind), ha="center", va="center", fontsize=7, path_effects=outline)
