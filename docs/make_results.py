@@ -5,7 +5,6 @@ Run it after a result was added: python docs/make_results.py
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,14 +15,14 @@ from PIL import Image
 from curlicue.cli.drawing import PAINTERS
 from curlicue.cli.drawing import draw as paint
 from curlicue.config import RunConfig
+from curlicue.errors import RunError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Experiment
 from curlicue.experiments.reproduce import Job, read_result
-from curlicue.experiments.tables import SHORT_OF, header, lines
+from curlicue.experiments.tables import QUOTED, SHORT_OF, header, lines
 from curlicue.records import Json
 from curlicue.report import figures
 
 ROOT = Path(__file__).parent.parent
-NAME = re.compile(r"(.+)-seed(\d+)(?:-scale(.+))?")  # of a result file: set-up, seed, share of the steps
 Runs = Mapping[str, Sequence[Json]]  # the results of set-ups, by seed
 Found = Mapping[float, Runs]  # the same by the share of the steps that they took
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
@@ -36,9 +35,10 @@ VARIANTS = {  # those in the README: what it calls them, and the command with th
     ),
 }
 FULL = "mnist-mgr"
-LEGEND = f"""± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps).
-{SHORT_OF} marks what is worse than the paper by more than two of its standard deviations.
-Used are the components that are the likeliest of any test sample."""
+LEGEND = f"""K is the number of components; used are those that are the likeliest of at least one test sample.
+± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps); minutes are a run's mean.
+{SHORT_OF} marks an accuracy or error that is worse than the paper's by more than two of its standard deviations."""
+DREAMS = "Dreams are rounded before they are rehearsed ([why](docs/decisions/0015-dreams-are-rounded.md))."
 LIVES = {  # what is drawn from a run directory, and where it shows what
     "dreams": "One dream of each component, from class to class",
     "d-new": "Samples of D_new at each birth",
@@ -49,30 +49,38 @@ INTRODUCTION = f"""# Results
 Every table and figure of the paper, with our numbers beside its own. This page is made of the files in `results/` by
 `python docs/make_results.py`; no number is typed by hand. Minutes depend on what else the machine did meanwhile.
 {LEGEND}
-What the paper leaves open, and what we chose: [deviations.md](deviations.md).
+{QUOTED} are systems that the paper quotes from others, as we do.
+T is the time of a class: snapshots are taken every T steps, every 0.1T, or before each birth (dyn).
+
+What is replayed is the mean of p(x|z), rounded, on MNIST, and a sample of it on SplitMNIST and Omniglot, unless a row
+says otherwise; the last table has both ([decision 15](decisions/0015-dreams-are-rounded.md)).
+What else the paper leaves open, and what we chose: [deviations.md](deviations.md).
 """
 
 
-def main(results: Path = ROOT / "results", root: Path = ROOT) -> None:
+def main(root: Path = ROOT) -> None:
     """Write the page and the README's table, and draw what they show.
 
     Args:
-        results: where the result files are
-        root: where README.md and docs/ are
+        root: where README.md, docs/ and results/ are
     """
-    found, docs, readme = read(results), root / "docs", root / "README.md"
-    drawn = draw(found, results / "figures")
-    (docs / "results.md").write_text(page(found, drawn, results / "figures"))
-    if not comparable(VARIANTS, found)[FULL]:
-        raise SystemExit(f"There is no {FULL}-seed*.json in {results}. Make one: curlicue reproduce figure-variants")
+    docs, readme, results = root / "docs", root / "README.md", root / "results"
+    try:
+        found = read(results)
+        if not comparable(VARIANTS, found)[FULL]:
+            raise RunError(f"There is no {FULL}-seed*.json in {results}. Make one: curlicue reproduce figure-variants")
+        front = with_table(readme.read_text(), found)
+        text = page(found, draw(found, results / "figures"), results / "figures")
+    except RunError as error:
+        raise SystemExit(str(error)) from error
+    (docs / "results.md").write_text(text)
+    readme.write_text(front)
     draw_picture(found, docs / "picture.png")
-    readme.write_text(with_table(readme.read_text(), found))
 
 
 def read(results: Path) -> Found:
     """All of them."""
-    names = (NAME.fullmatch(path.stem) for path in results.glob("*.json"))
-    jobs = [Job.of(name[1], int(name[2]), float(name[3] or 1)) for name in names if name and name[1] in SETUPS]
+    jobs = [job for path in results.glob("*.json") if (job := Job.called(path.stem))]
     found: dict[float, dict[str, list[Json]]] = {1.0: {}}
     for job in sorted(jobs, key=lambda job: job.seed):
         if result := read_result(job, results):
@@ -104,7 +112,9 @@ def page(found: Found, drawn: Mapping[str, Sequence[str]], folder: Path) -> str:
     for name, experiment in EXPERIMENTS.items():
         scale = length(experiment.setups, found)
         short = "" if scale == 1 else f" --scale {scale:g}"
-        parts.append(f"## {experiment.title}\n\n{experiment.where}. `curlicue reproduce {name} --seeds 5{short}`\n")
+        apart = " --results mine --runs runs/mine" if name == LIFE else ""  # it needs a run directory
+        command = f"curlicue reproduce {name} --seeds 5{short}{apart}"
+        parts.append(f"## {experiment.title}\n\n{experiment.where}. `{command}`\n")
         parts += [shown(folder / file, experiment) for file in drawn.get(name, ())]
         parts.append(table(experiment, comparable(experiment.setups, found)))
     return "\n".join(parts)
@@ -128,7 +138,8 @@ def with_table(readme: str, found: Found) -> str:
     rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
     commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
     before, after = readme.split(BEGIN)[0], readme.split(END)[1]
-    text = f"{table(replace(variants, rows=rows), runs)}\n{LEGEND}\nThe settings of each row:\n\n```sh\n{commands}```"
+    legend = f"{LEGEND}\n{DREAMS}\nThe settings of each row:"
+    text = f"{table(replace(variants, rows=rows), runs)}\n{legend}\n\n```sh\n{commands}```"
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 
 
@@ -166,9 +177,15 @@ def provenance(results: Sequence[Json]) -> str:
 def draw(found: Found, folder: Path) -> dict[str, list[str]]:
     """Those of which there are results; the files of each. What a run directory showed lies there already."""
     runs = {name: comparable(EXPERIMENTS[name].setups, found) for name in (*PAINTERS, LIFE)}
-    drawn = {name: [f"{name}.png"] for name in PAINTERS if paint(name, runs[name].__getitem__, folder / f"{name}.png")}
+    files = {name: file_of(name, length(runs[name], found)) for name in PAINTERS}
+    drawn = {name: [file] for name, file in files.items() if paint(name, runs[name].__getitem__, folder / file)}
     life = [f"{LIFE}-{part}.png" for part in LIVES]
     return drawn | {LIFE: [name for name in life if runs[LIFE][FULL] and (folder / name).is_file()]}
+
+
+def file_of(name: str, scale: float) -> str:
+    """What `curlicue reproduce` calls it, too."""
+    return f"{name}.png" if scale == 1 else f"{name}-scale{scale:g}.png"
 
 
 def draw_picture(found: Found, path: Path) -> None:
@@ -182,7 +199,8 @@ def draw_picture(found: Found, path: Path) -> None:
         over_time.label_outer()
         figures.births(drawn.add_subplot(grid[1, 0], sharex=over_time), runs)
         figures.class_accuracy(by_class, variants[FULL][0])
-        by_class.set_title(f"{VARIANTS[FULL][0]}, class by class (framed: now shown)", fontsize=9)
+        seed = f"seed {variants[FULL][0]['config']['seed']}"
+        by_class.set_title(f"{VARIANTS[FULL][0]}, class by class, {seed} (framed: now shown)", fontsize=9)
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ OPTIONS = {
     "result": {"out"},
     "report": {"out", "figures"},
     "watch": {"port", "open"},
-    "reproduce": {"list", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
+    "reproduce": {"list", "show", "seeds", "scale", "jobs", "runs", "results", "data_dir"},
 }
 
 

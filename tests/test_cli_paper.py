@@ -15,9 +15,9 @@ from curlicue.cli import console, paper
 from curlicue.cli.drawing import PAINTERS, draw
 from curlicue.config import PRESETS, ModelConfig
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Column, Experiment, RawPixels, Row
-from curlicue.experiments.reproduce import Job, Standing
+from curlicue.experiments.reproduce import Job, Standing, jobs_of
 from curlicue.experiments.run import config_json
-from curlicue.experiments.tables import lines
+from curlicue.experiments.tables import header, lines
 from curlicue.records import RunDirectory, environment
 
 pytestmark = pytest.mark.usefixtures("as_before")
@@ -53,13 +53,13 @@ def found(how_many: str) -> str:
     """What is said of results of this very commit, in a tenth of the steps."""
     commit = (environment(1)["commit"] or "unknown")[:10]
     told = f"{how_many} results are in results already (of commits {commit}; ours in 0.1 of the steps). "
-    return f"{told}To measure all of them yourself, give another --results.\n"
+    return f"{told}To measure all of them yourself, give another --results and another --runs.\n"
 
 
 def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     answer = command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1)
     assert answer.code == 0
-    assert "ours in 0.1 of the steps" in answer.out
+    assert "ours in 0.1 of the steps" in " ".join(answer.out.split())
     names = {path.name for path in (tmp_path / "results").iterdir()}
     assert names == {"tiny-seed0-scale0.1.json", "tiny-seed1-scale0.1.json", "raw-seed0.json"}
     kept = json.loads((tmp_path / "results" / "tiny-seed1-scale0.1.json").read_text())
@@ -83,12 +83,61 @@ def test_a_table_is_run_shown_and_kept(command, toy, tmp_path):
     assert cells(again.out) == cells(answer.out)
 
 
-def test_a_narrow_terminal_breaks_lines_but_no_names_and_numbers(tmp_path):
-    experiment = EXPERIMENTS["table-mgr-mnist"]
-    printed = StringIO()
-    Console(width=80, file=printed).print(paper._table("table-mgr-mnist", experiment, [], tmp_path))
-    words = {word for line in lines(experiment, lambda setup: []) for cell in line for word in cell.split()}
-    assert words <= set(re.split(r"[\s│]+", printed.getvalue()))
+def test_all_seeds_that_are_there_are_shown_and_nothing_is_run_for_it(command, toy, monkeypatch, tmp_path):
+    command("reproduce", "table-toy", "--seeds", 2, "--scale", 0.1)
+    results = tmp_path / "results"
+    for name in (
+        "tiny-seed7-scale0.1",
+        "tiny-seed01-scale0.1",
+        "tiny-seed1-scale0.10",
+        "tiny-seed1-scale.",
+        "raw-seed1",
+    ):
+        shutil.copy(
+            results / ("raw-seed0.json" if "raw" in name else "tiny-seed1-scale0.1.json"), results / f"{name}.json"
+        )
+    for name in ("reproduce", "load"):
+        monkeypatch.setattr(paper, name, lambda *_, **__: pytest.fail("something is run"))
+    answer = command("reproduce", "table-toy", "--scale", 0.1, "--show")
+    assert (answer.code, answer.err) == (0, "")
+    assert [row[:2] for row in cells(answer.out)[-3:]] == [["learnt", "2"], ["pixels", "1"], ["quoted", "–"]]
+    answer = command("reproduce", "table-toy", "--show", "--results", "none")
+    assert [row[1] for row in cells(answer.out)[-3:]] == ["not run", "not run", "–"]
+    assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+def test_what_cannot_be_written_is_told_before_any_run(command, toy, monkeypatch, tmp_path, option):
+    monkeypatch.setattr(paper, "reproduce", lambda *_, **__: pytest.fail("a run"))
+    (tmp_path / "file").write_text("")
+    answer = command("reproduce", "table-toy", option, "file/folder")
+    message = f"curlicue: file/folder cannot be written (Not a directory). Choose another {option}.\n"
+    assert (answer.code, answer.out, answer.err) == (1, "", message)
+
+
+@pytest.mark.parametrize("width", [80, 60])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_narrow_terminal_breaks_lines_but_no_words_and_numbers(name, width, monkeypatch):
+    def seeds(*_: object) -> list[dict]:
+        scores = {column.score.split(".")[0]: 0.123 for column in experiment.columns}
+        scores |= {"K": 101, "n_used": 99, "knn_error": {"3": 0.8765, "5": 0.8765, "10": 0.8765}}
+        return [{"result": scores, "timing": {"minutes": 75}}] * 3
+
+    experiment, screen = EXPERIMENTS[name], StringIO()
+    monkeypatch.setattr(paper, "read_seeds", seeds)
+    monkeypatch.setattr(console, "out", Console(width=width, file=screen))
+    console.show(paper._table(name, experiment, jobs_of([experiment], 1, 1.0), Path()))
+    printed = screen.getvalue()
+    assert max(map(len, printed.splitlines())) <= 80
+    cells = [cell for line in (header(experiment), *lines(experiment, seeds)) for cell in line]
+    assert {word for cell in cells for word in cell.split()} <= set(re.split(r"[\s│┃]+", printed))
+
+
+def test_a_wide_terminal_breaks_nothing(monkeypatch):
+    screen = StringIO()
+    monkeypatch.setattr(console, "out", Console(width=150, file=screen))
+    console.show(paper._table("table-mgr-mnist", EXPERIMENTS["table-mgr-mnist"], [], Path()))
+    assert "│MGR (ours: snapshots at changes)│not run│" in screen.getvalue()
 
 
 @pytest.fixture
@@ -234,6 +283,7 @@ def test_in_a_terminal_the_lines_of_the_runs_stand_above_the_tables(command, toy
     def reproduced(jobs: list[Job], *_: object, **__: object) -> Iterator[Standing]:
         yield Standing(jobs[-1], "done")
         yield Standing(jobs[0], "running", 50, 7)
+        yield Standing(jobs[0], "running", 100, 8)
 
     screen = StringIO()
     how = {"force_terminal": True, "color_system": None, "_environ": {"TERM": "xterm"}}
@@ -243,7 +293,8 @@ def test_in_a_terminal_the_lines_of_the_runs_stand_above_the_tables(command, toy
     command("reproduce", "table-toy", "table-mgr-mnist", "table-mgr-omniglot", "--scale", 0.1)
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", screen.getvalue())
     frame = re.split(r"(?=\d of \d+ done)", shown)
-    assert re.search(r"tiny-seed0-scale0\.1 running +50 % +step 50/100 +K 7 *\n$", frame[-2])
+    assert re.search(r"tiny-seed0-scale0\.1 running +50 % +step 50/100 +K 7 *\n$", frame[-3])
+    assert re.search(r"tiny-seed0-scale0\.1 scoring +100 % +step 100/100 +K 8 *\n$", frame[-2])
     left, *tables = frame[-1].split(" ...")[0].splitlines()  # there the screen ends
     assert len(tables) < 24
     assert re.fullmatch(r"1 of \d+ done, \d+ waiting; ours in 0\.1 of the steps *", left)

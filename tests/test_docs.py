@@ -26,6 +26,7 @@ from curlicue.version import __version__
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "docs" / "results.md").read_text()
 make_results = runpy.run_path(str(ROOT / "docs" / "make_results.py"))
 FOUND = make_results["read"](ROOT / "results")
 needs_results = pytest.mark.skipif(not FOUND[1.0].get(make_results["FULL"]), reason="results/ has no full run yet")
@@ -83,7 +84,8 @@ def test_the_check_of_names_knows_what_is_not_there():
 
 def shell_lines(program: str) -> list[str]:
     blocks = [b for d in DOCUMENTS for b in re.findall(r"```sh\n(.*?)```", d.read_text(), re.DOTALL)]
-    return list(dict.fromkeys(line for b in blocks for line in b.splitlines() if line.startswith(f"{program} ")))
+    lines = [line for b in blocks for line in b.splitlines()] + re.findall("`(.*?)`", RESULTS)
+    return list(dict.fromkeys(line for line in lines if line.startswith(f"{program} ")))
 
 
 @pytest.fixture
@@ -165,9 +167,9 @@ def test_the_page_of_results_is_that_of_the_result_files(tmp_path):
     for path in kept.glob(f"{LIFE}-*.png"):  # drawn from a run directory
         shutil.copy(path, tmp_path)
     drawn = make_results["draw"](FOUND, tmp_path)
-    assert make_results["page"](FOUND, drawn, tmp_path) == (ROOT / "docs" / "results.md").read_text()
-    shown = {path.name for path in kept.glob("*.png") if "-scale" not in path.name}
-    assert {name for names in drawn.values() for name in names} == shown
+    assert make_results["page"](FOUND, drawn, tmp_path) == RESULTS
+    shown = {name for names in drawn.values() for name in names}
+    assert {path.name for path in kept.glob("*.png") if "-scale" not in path.name} <= shown  # those may be one's own
     for name in shown:
         assert_alike(tmp_path / name, kept / name)
 
@@ -197,7 +199,8 @@ def test_every_result_file_is_of_a_set_up_and_in_the_page():
     assert len(once) == len(list((ROOT / "results").glob("*.json")))
 
 
-HOLLOW = {"result": {}, "timing": {}, "environment": {}}
+NOUGHTS = {"K": 0, "n_used": 0, "cluster_accuracy": 0, "knn_error": {"3": 0, "5": 0, "10": 0}}
+HOLLOW = {"result": NOUGHTS, "timing": {"minutes": 0}, "environment": {}}
 
 
 def test_runs_of_one_length_are_compared_that_of_most_rows_and_of_several_the_longest(tmp_path):
@@ -221,6 +224,8 @@ def test_runs_of_one_length_are_compared_that_of_most_rows_and_of_several_the_lo
 @pytest.fixture
 def results(tmp_path) -> Path:
     """Files of two seeds of the full run and of one of another, as `curlicue result --out` writes them."""
+    folder = tmp_path / "results"
+    folder.mkdir()
     for name, seed in (("mnist-mgr", 0), ("mnist-mgr", 1), ("mnist-no-replay", 0)):
         job = Job.of(name, seed, 1.0)
         scores = {"K": 20 + seed, "cluster_accuracy": 0.5 + 0.2 * seed, "class_accuracy": [0.5] * 9 + [None]}
@@ -235,15 +240,15 @@ def results(tmp_path) -> Path:
             "snapshots": [],
             "metrics": [{"t": t, **scores} for t in (50_000, 100_000)],
         }
-        (tmp_path / f"{job.key}.json").write_text(json.dumps(whole))
-    return tmp_path
+        (folder / f"{job.key}.json").write_text(json.dumps(whole))
+    return folder
 
 
 def test_pictures_and_tables_come_from_the_files_alone(results, tmp_path):
     (tmp_path / "docs").mkdir()
     readme = tmp_path / "README.md"
     readme.write_text(f"Before.\n{make_results['BEGIN']}\nold\n{make_results['END']}\nAfter.\n")
-    make_results["main"](results, tmp_path)
+    make_results["main"](tmp_path)
     lines = readme.read_text().splitlines()
     assert (lines[0], lines[-1]) == ("Before.", "After.")
     assert "old" not in lines
@@ -276,11 +281,27 @@ def test_writing_the_table_twice_changes_nothing(results):
     assert make_results["with_table"](once, found) == once
 
 
-def test_without_the_full_run_the_readme_stays_as_it_is(tmp_path):
-    (tmp_path / "docs").mkdir()
-    with pytest.raises(SystemExit, match=r"no mnist-mgr-seed\*\.json in .* curlicue reproduce figure-variants"):
-        make_results["main"](tmp_path, tmp_path)
-    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["results.md"]
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        (None, r"no mnist-mgr-seed\*\.json in .* curlicue reproduce figure-variants"),
+        ("{", "mnist-mgr-seed0.json is damaged"),
+        (
+            json.dumps({"result": {}, "timing": {}, "environment": {}, "config": setup_json(SETUPS["mnist-mgr"])}),
+            r"mnist-mgr-seed0.json is damaged \(it has no 'minutes'\). Delete it; `curlicue reproduce` can measure it",
+        ),
+    ],
+)
+def test_without_a_whole_full_run_the_documents_stay_as_they_are(tmp_path, contents, message):
+    for folder in ("docs", "results"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "README.md").write_text(f"{make_results['BEGIN']}{make_results['END']}")
+    if contents is not None:
+        (tmp_path / "results" / "mnist-mgr-seed0.json").write_text(contents)
+    with pytest.raises(SystemExit, match=message):
+        make_results["main"](tmp_path)
+    assert list((tmp_path / "docs").iterdir()) == []
+    assert not (tmp_path / "results" / "figures").exists()
 
 
 def test_no_result_is_of_code_that_no_commit_holds():

@@ -58,7 +58,9 @@ def test_a_result_of_other_settings_does_not_count(places):
     assert read_result(job, places.results) is None
     for damaged in ("{", "[]", json.dumps({"config": {"raw_pixels": {"dataset": "digits"}}})):
         path.write_text(damaged)
-        with pytest.raises(RunError, match=r"raw-seed0.json is damaged .* Delete it, and it is measured again."):
+        with pytest.raises(
+            RunError, match=r"raw-seed0.json is damaged .* Delete it; `curlicue reproduce` can measure it again."
+        ):
             read_result(job, places.results)
 
 

@@ -43,6 +43,7 @@ def test_a_line_has_ours_beside_the_papers():
         (DOWN, (84.1,), (80, 2), True),
         (DOWN, (83.9,), (80, 2), False),
         (DOWN, (10.0,), (80, 2), False),
+        (DOWN, (4.99,), (4.35, 0.32), False),  # two, not more: 4.99 - 4.35 > 0.64 in binary
         (UP, (70.0, 81.0), (80, 2), True),
         (UP, (1.0,), (80, None), False),
         (UP, (1.0,), None, False),

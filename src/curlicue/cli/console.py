@@ -35,7 +35,7 @@ err = Console(stderr=True)
 
 def show(what: object) -> None:
     """The output proper."""
-    out.print(what, soft_wrap=True, highlight=False, markup=False)
+    out.print(what, soft_wrap=isinstance(what, str), crop=False, highlight=False, markup=False)
 
 
 def say(what: str) -> None:

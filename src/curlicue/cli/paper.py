@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rich.console import Group
 from rich.live import Live
@@ -16,7 +17,7 @@ from curlicue.cli.drawing import draw, short_of_the_paper
 from curlicue.config import RunConfig, from_json
 from curlicue.errors import ConfigError, RunError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
-from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, reproduce
+from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, read_seeds, reproduce
 from curlicue.experiments.tables import SHORT_OF, Results, header, lines
 from curlicue.records import RunDirectory
 from curlicue.report.figures import KINDS, need_matplotlib, write_life
@@ -30,6 +31,7 @@ def reproduce_paper(
     names: Positional[tuple[str, ...]] = (),
     /,
     list: bool = False,
+    show: bool = False,
     seeds: int = 1,
     scale: float = 1.0,
     jobs: int = 2,
@@ -39,11 +41,12 @@ def reproduce_paper(
 ) -> None:
     """Run tables and figures of the paper, and show our numbers beside its own; figures are drawn too.
 
-    What is done is not done again; what was cut off goes on.
+    What is done is not done again; what was cut off goes on. All seeds that have results are shown.
 
     Args:
         names: tables and figures, as --list shows them
-        list: show what there is
+        list: show what there is to reproduce
+        show: only the tables of what is done; nothing is run or drawn
         seeds: how many runs of each row, with seeds 0, 1, …
         scale: this share of the steps, for a first look; results are kept apart
         jobs: runs side by side, with one thread each
@@ -60,13 +63,16 @@ def reproduce_paper(
     _check(seeds=seeds, jobs=jobs)
     if not 0 < scale <= 1:
         raise ConfigError(f"--scale must be a number in the range (0, 1]. Got {scale:g} instead.")
+    todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
+    if show:
+        for name, experiment in experiments.items():
+            console.show(_table(name, experiment, todo, results))
+        return
     if any(name.startswith("figure-") for name in names):
         need_matplotlib()  # said before hours of runs, not after
-    todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
     _tell_of_done(todo, results)
     if LIFE in experiments:
         _need_run(todo, places)
-    _obtain(todo, places)
     standings = _run(todo, places, jobs, experiments)
     for name, experiment in experiments.items():
         console.show(_table(name, experiment, todo, results))
@@ -74,12 +80,23 @@ def reproduce_paper(
     _close(standings.values())
 
 
-def _obtain(todo: Sequence[Job], places: Places) -> None:
-    """The data sets of what is not done, one after the other: what is missing is fetched, or said, before any run."""
-    needed = [job.setup.dataset for job in todo if read_result(job, places.results) is None]
-    for name in dict.fromkeys(needed):
+def _prepare(left: Sequence[Job], places: Places) -> None:
+    """Obtain the data sets of what is `left` to do; what is missing or cannot be written is said before any run."""
+    if left:
+        _need_writable(places)
+    for name in dict.fromkeys(job.setup.dataset for job in left):
         with console.download_bar() as progress:
             load(name, places.data_dir, progress)
+
+
+def _need_writable(places: Places) -> None:
+    for option, folder in (("--results", places.results), ("--runs", places.runs)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be written ({error.strerror}). Choose another {option}.") from error
 
 
 def _tell_of_done(todo: Sequence[Job], results: Path) -> None:
@@ -87,7 +104,7 @@ def _tell_of_done(todo: Sequence[Job], results: Path) -> None:
     done = [found for job in todo if (found := read_result(job, results)) is not None]
     if done:
         commits = ", ".join(sorted({(found["environment"].get("commit") or "unknown")[:10] for found in done}))
-        remedy = "To measure all of them yourself, give another --results."
+        remedy = "To measure all of them yourself, give another --results and another --runs."
         there = f"{len(done)} of {len(todo)} results are in {results} already (of commits {commits}{_short(todo)})"
         console.say(f"{there}. {remedy}")
 
@@ -158,7 +175,7 @@ def _experiment(name: str) -> Experiment:
 
 
 def _listed() -> Table:
-    table = Table("name", "where", "what", "runs a seed")
+    table = Table(Column("name", no_wrap=True), "where", "what", "runs a seed")
     for name, experiment in EXPERIMENTS.items():
         table.add_row(name, experiment.where, experiment.title, str(len(experiment.setups)))
     return table
@@ -166,6 +183,7 @@ def _listed() -> Table:
 
 def _run(todo: Sequence[Job], places: Places, jobs: int, experiments: dict[str, Experiment]) -> dict[str, Standing]:
     """Do them, with a line for each that runs, and the tables as they fill; without a terminal, with some lines."""
+    _prepare([job for job in todo if read_result(job, places.results) is None], places)
     standings: dict[str, Standing] = {job.key: Standing(job) for job in todo}
     tables = [_table(name, experiment, todo, places.results) for name, experiment in experiments.items()]
     done, tenths = 0, dict.fromkeys(standings, 0)
@@ -192,8 +210,10 @@ def _progress(standings: dict[str, Standing]) -> tuple[Table, str]:
     table = Table.grid(padding=(0, 1))
     for standing in standings.values():
         if standing.state in ("running", "failed"):
-            share = f"{100 * standing.t / standing.job.steps:.0f} %" if standing.job.steps else ""
-            table.add_row(standing.job.key, standing.state, share, *_steps(standing))
+            steps = standing.job.steps
+            share = f"{100 * standing.t / steps:.0f} %" if steps else ""
+            doing = "scoring" if standing.state == "running" and standing.t >= steps > 0 else standing.state
+            table.add_row(standing.job.key, doing, share, *_steps(standing))
     counts = {state: sum(each.state == state for each in standings.values()) for state in ("done", "waiting")}
     short = _short(standing.job for standing in standings.values())
     return table, f"{counts['done']} of {len(standings)} done, {counts['waiting']} waiting{short}"
@@ -220,8 +240,9 @@ def _short(todo: Iterable[Job]) -> str:
 
 
 def _found(todo: Sequence[Job], results: Path) -> Results:
-    """Those of `todo` that are done, by set-up."""
-    return lambda setup: [read for job in todo if job.name == setup and (read := read_result(job, results)) is not None]
+    """Of the set-ups in `todo` what is done, with every seed."""
+    first = {job.name: job for job in reversed(todo)}
+    return lambda setup: read_seeds(first[setup], results) if setup in first else []
 
 
 def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path) -> Table:
@@ -229,9 +250,11 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     short = _short(job for job in todo if job.name in experiment.setups)
     rows = lines(experiment, _found(todo, results))
     behind = any(SHORT_OF in cell for row in rows for cell in row)
+    columns = _columns([header(experiment), *rows], console.out.width)
     table = Table(
-        *(Column(texts[0], min_width=_longest_word(texts)) for texts in zip(header(experiment), *rows, strict=True)),
+        *columns,
         padding=0,
+        width=len(columns) + 1 + sum(column.width or 0 for column in columns),
         title=f"{name}: {experiment.title} ({experiment.where}{short})",
         caption=" ".join([experiment.note, *([LEGEND] if behind else [])]).strip() or None,
     )
@@ -240,6 +263,18 @@ def _table(name: str, experiment: Experiment, todo: Sequence[Job], results: Path
     return table
 
 
+def _columns(rows: Sequence[Sequence[str]], width: int) -> list[Column]:
+    """As wide as their texts; on a narrow screen headers break between words, then names, and last numbers."""
+    texts = [*zip(*rows, strict=True)]
+    words = [_longest_word(column) for column in texts]
+    whole = [max(map(len, column)) for column in texts]
+    cells = [max(map(len, (*column[0].split(), *column[1:]))) for column in texts]
+    room = width - len(texts) - 1
+    ways = [(whole[0], whole[1:]), (whole[0], cells[1:]), (words[0], cells[1:]), (words[0], words[1:])]
+    _, others = next((way for way in ways if way[0] + sum(way[1]) <= room), ways[-1])
+    first = min(whole[0], max(words[0], room - sum(others)))
+    return [Column(column[0], width=wide) for column, wide in zip(texts, (first, *others), strict=True)]
+
+
 def _longest_word(texts: Iterable[str]) -> int:
-    """How wide a column must be at least: a narrow terminal breaks lines, not words."""
     return max((len(word) for text in texts for word in text.split()), default=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +20,7 @@ from curlicue.config import RunConfig, from_json
 from curlicue.errors import CurlicueError, RunError
 from curlicue.evaluate.metrics import knn_error
 from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
-from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, seeded
+from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, columns, seeded
 from curlicue.experiments.run import Run, config_json, summary, use_threads
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records import Json, RunDirectory, alone_in, environment, finite, json_object, write_atomically
@@ -29,6 +30,7 @@ from curlicue.streams.sources import Source, load
 ATTEMPTS = 3  # without any progress in between, before a run is given up
 POLL = 0.5  # seconds between two looks at the runs
 HOLDS = hasattr(signal, "pthread_sigmask")  # not everywhere
+KEY = re.compile(r"(.+)-seed(\d+)(?:-scale(\d+(?:\.\d+)?(?:e-\d+)?))?")  # set-up, seed, share of the steps
 TAIL = 1 << 17  # bytes; the last line of steps is shorter up to some 8,000 components
 
 
@@ -47,6 +49,15 @@ class Job:
         setup = SETUPS[name]
         scale = scale if isinstance(setup, RunConfig) else 1.0
         return cls(name, seeded(setup, seed, scale), seed, scale)
+
+    @classmethod
+    def called(cls, key: str) -> Job | None:
+        """The one whose files are called so, if any."""
+        parts = KEY.fullmatch(key)
+        if parts is None or parts[1] not in SETUPS:
+            return None
+        job = cls.of(parts[1], int(parts[2]), float(parts[3] or 1))
+        return job if job.key == key and not (job.seed and isinstance(job.setup, RawPixels)) else None
 
     @property
     def key(self) -> str:
@@ -91,11 +102,22 @@ def read_result(job: Job, results: Path) -> Json | None:
             return None
         if missing := [name for name in ("result", "timing", "environment") if name not in found]:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-    except FileNotFoundError:
+        for number in (found["timing"]["minutes"], *(column.of(found) for column in columns(job.name))):
+            float(number)
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    except ValueError as error:
-        raise RunError(f"{path} is damaged ({error}). Delete it, and it is measured again.") from error
+    except (LookupError, TypeError, ValueError) as error:
+        why = f"it has no {error}" if isinstance(error, LookupError) else error
+        raise RunError(f"{path} is damaged ({why}). Delete it; `curlicue reproduce` can measure it again.") from error
     return found
+
+
+def read_seeds(job: Job, results: Path) -> list[Json]:
+    """What was measured with all seeds that there are, by seed."""
+    there = (Job.called(path.stem) for path in results.glob(f"{job.name}-seed*.json"))
+    seeds = {each.seed: each for each in there if each and (each.name, each.scale) == (job.name, job.scale)}
+    found = (read_result(seeds[seed], results) for seed in sorted(seeds))
+    return [result for result in found if result is not None]
 
 
 def setup_json(setup: Setup) -> Json:

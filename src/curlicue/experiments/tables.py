@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from curlicue.experiments.paper import Column, Experiment, Number, Row
 from curlicue.records import Json
@@ -32,7 +31,7 @@ class Cell:
         mean, sd = self.paper or (0.0, None)
         if not self.values or not sd or self.column.higher_is_better is None:
             return False
-        ahead = statistics.fmean(self.values) - mean
+        ahead = round(statistics.fmean(self.values) - mean, 9)
         return (ahead if self.column.higher_is_better else -ahead) < -2 * sd
 
     def ours(self) -> str:
@@ -59,16 +58,9 @@ def cells(experiment: Experiment, row: Row, results: Sequence[Json]) -> list[Cel
     """One for each column."""
     paper = (*row.paper, *(None for _ in experiment.columns))
     return [
-        Cell(column, tuple(_score(result, column) for result in results), number)
+        Cell(column, tuple(map(column.of, results)), number)
         for column, number in zip(experiment.columns, paper, strict=False)
     ]
-
-
-def _score(result: Json, column: Column) -> float:
-    value: Any = result["result"]
-    for name in column.score.split("."):
-        value = value[name]
-    return 100 * float(value) if column.percent else float(value)
 
 
 def header(experiment: Experiment) -> list[str]:
