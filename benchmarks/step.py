@@ -32,8 +32,9 @@ from curlicue.config import LearnerConfig, ModelConfig, RunConfig, Sequential, f
 from curlicue.experiments.run import Run, use_threads
 from curlicue.learn.checkpoint import load_checkpoint
 from curlicue.learn.learner import Learner, Stream
+from curlicue.model import kernels
 from curlicue.model.mixture import MixtureVAE
-from curlicue.model.networks import ReluNet, awake_units
+from curlicue.model.networks import ReluNet, few
 from curlicue.model.pairs import Groups, Pairs
 from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.rng import Rng, named_generator
@@ -161,7 +162,7 @@ def network_products(network: ReluNet, x: Tensor, dense: bool) -> list[Product]:
 
 def width_awake(h: Tensor, dense: bool) -> int:
     """How many columns of h are multiplied."""
-    awake = None if dense else awake_units(h)
+    awake = None if dense else few(kernels.awake(h.numpy()), h)
     return h.shape[1] if awake is None else len(awake)
 
 
@@ -232,7 +233,6 @@ def take_turns(cases: dict[str, Learner], stream: Stream, plan: Plan) -> dict[st
 
 def peak_bytes(learner: Learner, x: Tensor) -> int:
     """The most memory that a step holds in tensors at any moment, beyond what is held between steps."""
-    learner.optimiser.zero_grad(set_to_none=True)  # gradients belong to the step
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         learner.observe(x)
     with TemporaryDirectory() as folder:

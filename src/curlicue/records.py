@@ -286,7 +286,7 @@ def finite(value: Any) -> Any:
 
 def environment(threads: int) -> Json:
     """Where a run takes place: versions, commit, processor, cores, threads."""
-    packages = ("curlicue", "torch", "numpy", "scikit-learn", "safetensors")
+    packages = ("curlicue", "torch", "numpy", "numba", "scikit-learn", "safetensors")
     ours = _git("ls-files", "--error-unmatch", __file__) is not None  # not a repository it was merely installed into
     return {
         "python": platform.python_version(),

@@ -1,98 +1,91 @@
-"""Adam, which leaves components at rest alone.
+"""Adam, which leaves alone what rests.
 
-A component that no sample of a batch visits has no gradient. Once its first moment has faded too, all that Adam does to
-it is to let its second moment fade by β₂ a step, which can be done for many steps at once when it moves again. The
-numbers are Adam's up to rounding. What is saved is memory traffic: of many components few are ever on the move, and the
-heads of q(z|x,y) are most of what a model with many components has.
+A row of weights without a gradient, because its unit is silent or its component not visited, is moved by what is left
+of its first moment. Once that has faded, all that Adam does to it is to let its second moment fade by β₂ a step, which
+can be done for many steps at once when it moves again. The numbers are Adam's up to rounding. What is saved is memory
+traffic: a trained network has many units that no sample of a batch wakes, and of many components few are ever on the
+move.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Iterable
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
-from torch.optim.adam import adam
 
-from curlicue.model.mixture import WORTH_RESTING, MixtureVAE
+from curlicue.model import kernels
+from curlicue.model.gradient import Gradient, matrix_shape
 
+BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # TensorFlow's defaults, which are torch's too
 FADED = 1e-30  # of a first moment: a step in proportion to it is lost in rounding
+MOVING = -1  # in place of the number of steps rested
+ALL = np.full(1, -1, np.int64)  # rows or columns; an empty list has none of them
 
 
-class Adam(torch.optim.Adam):
-    """With TensorFlow's defaults, which are torch's too."""
+class Moments:
+    """What Adam knows of one parameter."""
 
-    def __init__(self, model: MixtureVAE, learning_rate: float) -> None:
-        super().__init__(model.parameters(), lr=learning_rate, fused=True)
-        self.heads = model.heads
-        self.rested = torch.zeros(model.K, dtype=torch.int64)  # [K], steps that the second moments have yet to fade by
+    def __init__(self, steps: Tensor, first: Tensor, second: Tensor, rested: Tensor) -> None:
+        self.steps = int(steps)  # taken with it
+        self.first, self.second = first, second  # as the parameter
+        self.rested = rested  # [R], steps that the second moments of each row have yet to fade by, or MOVING
+        shape = matrix_shape(first)
+        self.arrays = first.view(shape).numpy(), second.view(shape).numpy(), rested.numpy()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """For copies; torch's own leaves out what it does not know."""
-        return {**super().__getstate__(), "heads": self.heads, "rested": self.rested}
+    @classmethod
+    def none(cls, parameter: Tensor) -> Moments:
+        """Of a parameter that has never moved."""
+        first, second = torch.zeros(2, *parameter.shape, dtype=parameter.dtype)
+        return cls(torch.tensor(0), first, second, torch.full(matrix_shape(parameter)[:1], MOVING))
 
-    @torch.no_grad()
-    def step(self) -> None:  # type: ignore[override]
-        """One step on all parameters that have a gradient."""
-        weight = self.heads["q_z_weight"]  # [K, H, 2Z]
-        if weight.grad is None or weight.numel() < WORTH_RESTING:  # nobody can rest
-            super().step()
-            return
-        grad, moving = weight.grad, self._moving()  # [K]
-        if weight[0].numel() * int((~moving).sum()) < WORTH_RESTING:
-            self._fade(torch.ones_like(moving))
-            weight.grad = grad.to_dense()
-            super().step()
-            return
-        weight.grad = None
-        super().step()
-        weight.grad = grad
-        self._fade(moving)
-        self._move(moving.nonzero().squeeze(1).tolist(), grad)
-        self.rested += ~moving
+    def __reduce__(self) -> tuple[type[Moments], tuple[Tensor, ...]]:
+        """For copies: their arrays are views of their own tensors."""
+        return Moments, tuple(self.tensors.values())
 
-    def _moving(self) -> Tensor:
-        """Which components have a gradient, be it NaN, or a first moment; that of their biases stands for all."""
-        bias = self.heads["q_z_bias"]
-        if bias.grad is None or "exp_avg" not in self.state[bias]:
-            return torch.ones(len(bias), dtype=torch.bool)
-        return ~(torch.maximum(bias.grad.abs(), self.state[bias]["exp_avg"].abs() - FADED).amax(1) <= 0)
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """What it can be made of again."""
+        return {"steps": torch.tensor(self.steps), "first": self.first, "second": self.second, "rested": self.rested}
 
-    def _fade(self, ks: Tensor) -> None:
-        """Let the second moments of the components ks [K] fade by the steps they have rested."""
-        late = (ks & (self.rested > 0)).nonzero().squeeze(1).tolist()
-        beta2 = self.param_groups[0]["betas"][1]
-        for k in late:
-            self.state[self.heads["q_z_weight"]]["exp_avg_sq"][k].mul_(beta2 ** int(self.rested[k]))
-        self.rested[late] = 0
+    def grown(self) -> Moments:
+        """With a component that has never moved."""
+        first, second = (torch.cat([moment, torch.zeros_like(moment[:1])]) for moment in (self.first, self.second))
+        newborn = torch.full((len(first) - len(self.first) if first.ndim > 1 else 0,), MOVING)
+        return Moments(torch.tensor(self.steps), first, second, torch.cat([self.rested, newborn]))
 
-    def _move(self, ks: list[int], grad: Tensor) -> None:
-        """torch's step on the slices ks of the heads."""
-        weight, group = self.heads["q_z_weight"], self.param_groups[0]
-        state = self.state[weight]
-        adam(
-            [weight[k] for k in ks],
-            _of_components(ks, grad),
-            [state["exp_avg"][k] for k in ks],
-            [state["exp_avg_sq"][k] for k in ks],
-            [],
-            [state["step"].clone() for _ in ks],
-            fused=True,
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            weight_decay=0.0,
-            eps=group["eps"],
-            amsgrad=False,
-            maximize=False,
+
+class Adam:
+    """With a constant learning rate."""
+
+    def __init__(self, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+        self.moments: dict[str, Moments] = {}  # by the parameters' names
+
+    def move(self, name: str, parameter: Tensor, gradient: Gradient) -> None:
+        """One step down with one parameter."""
+        if name not in self.moments:
+            self.moments[name] = Moments.none(parameter)
+        moments = self.moments[name]
+        moments.steps += 1
+        kernels.adam(
+            parameter.detach().view(matrix_shape(parameter)).numpy(),
+            *moments.arrays,
+            gradient.values.numpy(),
+            ALL if gradient.rows is None else gradient.rows.numpy(),
+            ALL if gradient.columns is None else gradient.columns.numpy(),
+            _constants(self.learning_rate, moments.steps),
         )
-        state["step"] += 1
+
+    def grow(self, names: Iterable[str]) -> None:
+        """A component is born, of which these parameters have a slice; what is known of everything else stays."""
+        self.moments |= {name: self.moments[name].grown() for name in names if name in self.moments}
 
 
-def _of_components(ks: list[int], grad: Tensor) -> list[Tensor]:
-    """The gradient of each; zeros where a sparse one has none."""
-    if not grad.is_sparse:
-        return [grad[k] for k in ks]
-    visited = dict(zip(grad._indices()[0].tolist(), grad._values(), strict=True))
-    zeros = torch.zeros_like(grad._values()[0])
-    return [visited.get(k, zeros) for k in ks]
+@lru_cache(8)  # most parameters have taken as many steps
+def _constants(learning_rate: float, t: int) -> kernels.Array:
+    rate, correction = learning_rate / (1 - BETA1**t), 1 / math.sqrt(1 - BETA2**t)
+    return np.array((rate, BETA1, 1 - BETA1, BETA2, 1 - BETA2, EPS, correction, FADED), np.float32)

@@ -15,6 +15,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from curlicue.errors import RunError
+from curlicue.learn.adam import Moments
 from curlicue.learn.expansion import NOBODY
 from curlicue.learn.learner import Learner
 from curlicue.learn.replay import Snapshot
@@ -22,9 +23,8 @@ from curlicue.learn.supervised import LabelledLearner
 from curlicue.learn.trainer import Trainer
 from curlicue.records import write_atomically
 
-FORMAT = 6
+FORMAT = 7
 COUNTS = ("counts", "past", "moved")
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # Adam's
 
 
 def save_checkpoint(path: Path, learner: Trainer, extra: dict[str, Any]) -> None:
@@ -121,10 +121,9 @@ def _tensors(learner: Trainer) -> dict[str, Tensor]:
     groups: dict[str, dict[str, Tensor]] = {
         "model": learner.model.state_dict(),
         "rng": learner.rng.state(),
-        "learner": {name: getattr(learner, name) for name in COUNTS} | {"rested": learner.optimiser.rested},
+        "learner": {name: getattr(learner, name) for name in COUNTS},
     }
-    for name, parameter in learner.model.named_parameters():
-        groups[f"optimiser.{name}"] = learner.optimiser.state.get(parameter, {})
+    groups |= {f"optimiser.{name}": moments.tensors for name, moments in learner.optimiser.moments.items()}
     if learner.snapshot:
         groups["snapshot"] = learner.snapshot.model.state_dict()
         groups["learner"]["pi"] = learner.snapshot.pi
@@ -181,12 +180,10 @@ def _as_tensors_of(learner: Trainer, tensors: dict[str, Tensor]) -> dict[str, Te
     J = len(tensors.get("learner/past", learner.past))
     shapes = (K,), (J,), (J, K)
     like |= {f"learner/{name}": learner.counts.new_empty(shape) for name, shape in zip(COUNTS, shapes, strict=True)}
-    like["learner/rested"] = learner.optimiser.rested.new_empty(K)
     for name, parameter in learner.model.named_parameters():
-        if f"optimiser.{name}/step" in tensors:
-            moment = _with_components(name, parameter, K)
-            steps = torch.empty(())
-            like |= {f"optimiser.{name}/{k}": v for k, v in zip(MOMENTS, (steps, moment, moment), strict=True)}
+        if f"optimiser.{name}/steps" in tensors:
+            moments = Moments.none(_with_components(name, parameter, K))
+            like |= {f"optimiser.{name}/{k}": v for k, v in moments.tensors.items()}
     if learner.config.replay is not None and "learner/pi" in tensors:
         past_K = len(tensors["learner/pi"])
         like |= {f"snapshot/{name}": _with_components(name, t, past_K) for name, t in state.items()}
@@ -212,12 +209,12 @@ def _restore(learner: Trainer, tensors: dict[str, Tensor], scalars: dict[str, An
         groups.setdefault(group, {})[name] = tensor
     own = groups["learner"]
     learner.model.load_grown(groups["model"])
-    learner.optimiser = learner.new_optimiser()
+    learner.optimiser.moments = {
+        name: Moments(**groups[f"optimiser.{name}"])
+        for name, _ in learner.model.named_parameters()
+        if f"optimiser.{name}" in groups
+    }
     learner.rng.restore(groups["rng"])
-    for name, parameter in learner.model.named_parameters():
-        if state := groups.get(f"optimiser.{name}"):
-            learner.optimiser.state[parameter] = state
-    learner.optimiser.rested = own["rested"]
     for name in COUNTS:
         setattr(learner, name, own[name])
     for name in ("t", "snapshot_t", "rehearsal_due", "batch_size"):

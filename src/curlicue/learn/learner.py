@@ -42,13 +42,14 @@ class Learner(Trainer):
     def observe(self, x: Tensor) -> list[Event]:
         """Everything that one real batch brings about, but for the rehearsal that is then due."""
         events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
-        terms = self.elbo(x)
+        ascent = self.elbo(x)
+        terms = ascent.terms
         if self.snapshot_at_change and self.usage.update(terms.q_y):
             events.append(self.take_snapshot())
         n_poor = 0
         if self.d_new is not None:
-            n_poor = self.d_new.consider(x, terms.bound.detach(), terms.q_y.argmax(1), self.t)
-        events.append(self.real_step(terms, n_poor))
+            n_poor = self.d_new.consider(x, terms.bound, terms.q_y.argmax(1), self.t)
+        events.append(self.real_step(ascent, n_poor))
         if self.d_new is not None and self.d_new.full:
             events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
         return events

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from curlicue.config import AtChange, BeforeBirth, Counts, Every, LearnerConfig, ReplayConfig
 from curlicue.learn.adam import Adam
 from curlicue.learn.events import SnapshotTaken, StepTaken
 from curlicue.learn.replay import Snapshot
+from curlicue.model.ascent import Ascent, ascend, ascend_given, can_ascend
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng
@@ -19,7 +22,7 @@ class Trainer:
 
     def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
         self.model, self.config, self.rng = model, config, rng
-        self.optimiser = self.new_optimiser()
+        self.optimiser = Adam(config.learning_rate)
         self.t = 0  # steps taken, real and rehearsed together
         self.counts = torch.zeros(model.K, dtype=torch.float64)  # [K], how many real samples each explains; for π
         self.past = self.counts[:0]  # [J], the counts when the snapshot with its J components was taken
@@ -29,28 +32,31 @@ class Trainer:
         self.rehearsal_due = False  # real and dreamt batches alternate
         self.batch_size = 0  # of the largest real batch so far: dreams are as large
 
-    def new_optimiser(self) -> Adam:
-        """That has not taken any step."""
-        return Adam(self.model, self.config.learning_rate)
+    def elbo(self, x: Tensor) -> Ascent:
+        """The bound as training sees it, and the way up."""
+        if can_ascend(self.model, self.config.z_samples):
+            return ascend(self.model, x, self.rng.latent, tau=self.config.tau)
+        terms = elbo(self.model, x, self.rng.latent, tau=self.config.tau, z_samples=self.config.z_samples)
+        return Ascent.by_autograd(self.model, terms)
 
-    def elbo(self, x: Tensor) -> ElboTerms:
-        """The bound as training sees it."""
-        return elbo(self.model, x, self.rng.latent, tau=self.config.tau, z_samples=self.config.z_samples)
-
-    def elbo_given(self, x: Tensor, y: Tensor) -> ElboTerms:
+    def elbo_given(self, x: Tensor, y: Tensor) -> Ascent:
         """Eq. 4."""
-        return elbo_given(self.model, x, y, self.rng.latent, z_samples=self.config.z_samples)
+        if can_ascend(self.model, self.config.z_samples):
+            return ascend_given(self.model, x, y, self.rng.latent)
+        terms = elbo_given(self.model, x, y, self.rng.latent, z_samples=self.config.z_samples)
+        return Ascent.by_autograd(self.model, terms)
 
-    def climb(self, terms: ElboTerms, only: list[nn.Parameter] | None = None) -> None:
-        """One step of Adam up the mean bound, on all parameters or `only` some."""
-        loss = -terms.bound.mean()
-        self.optimiser.zero_grad(set_to_none=True)
-        loss.backward(inputs=only)
-        self.optimiser.step()
+    def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
+        """One step of Adam up the mean bound, on all parameters or `only` some; what is frozen stays."""
+        parameters = dict(self.model.named_parameters())
+        for name, gradient in ascent.slopes():
+            if parameters[name].requires_grad and (only is None or name in only):
+                self.optimiser.move(name, parameters[name], gradient)
 
-    def real_step(self, terms: ElboTerms, n_poor: int = 0) -> StepTaken:
+    def real_step(self, ascent: Ascent, n_poor: int = 0) -> StepTaken:
         """Climb a real batch; it counts towards π, and a rehearsal may follow."""
-        self.climb(terms)
+        terms = ascent.terms
+        self.climb(ascent)
         self.counts += terms.q_y.sum(0, dtype=torch.float64)
         self.batch_size = max(self.batch_size, len(terms.kl_y))
         self.rehearsal_due = self.snapshot is not None
@@ -61,11 +67,11 @@ class Trainer:
         assert self.snapshot is not None
         assert self.config.replay is not None
         x, y = self.snapshot.dream(self.batch_size, self.config.replay.emission, self.rng.replay)
-        terms = self.elbo_given(x, y) if self.config.replay.labelled else self.elbo(x)
-        self.climb(terms)
-        self.moved.index_add_(0, y, terms.q_y.double())
+        ascent = self.elbo_given(x, y) if self.config.replay.labelled else self.elbo(x)
+        self.climb(ascent)
+        self.moved.index_add_(0, y, ascent.terms.q_y.double())
         self.rehearsal_due = False
-        return self._step_taken(terms, rehearsed=True)
+        return self._step_taken(ascent.terms, rehearsed=True)
 
     @property
     def snapshot_due(self) -> bool:
@@ -102,27 +108,20 @@ class Trainer:
 
     def grow(self, parent: int) -> int:
         """Add a copy of `parent`; the optimiser's state of everything else stays. Returns the newborn's id."""
-        old = self.model.component_parameters()
         self.model.grow(parent)
-        grown = dict(zip(old, self.model.component_parameters(), strict=True))
-        group = self.optimiser.param_groups[0]
-        group["params"] = [grown.get(p, p) for p in group["params"]]
-        for before, after in grown.items():
-            if state := self.optimiser.state.pop(before, None):
-                self.optimiser.state[after] = {k: _with_newborn(v) for k, v in state.items()}
-        self.optimiser.rested = _with_newborn(self.optimiser.rested)
+        self.optimiser.grow(self.model.component_parameters())
         self.counts = _with_newborn(self.counts)
         self.moved = _with_newborn(self.moved.t()).t().contiguous()
         return self.model.K - 1
 
     def _step_taken(self, terms: ElboTerms, rehearsed: bool, n_poor: int = 0) -> StepTaken:
         figures = (terms.bound, terms.log_p_x, terms.kl_z, terms.kl_y)
-        means = torch.stack([f.detach().mean() for f in figures])
+        means = torch.stack(figures).mean(1)
         bound, log_p_x, kl_z, kl_y, *q_y = torch.cat([means, terms.q_y.mean(0)]).tolist()
         self.t += 1
         return StepTaken(self.t - 1, self.model.K, bound, log_p_x, kl_z, kl_y, tuple(q_y), rehearsed, n_poor)
 
 
-def _with_newborn(moment: Tensor) -> Tensor:
-    """What is kept of each component, of one more: zero. (Adam's step count is one for all.)"""
-    return torch.cat([moment, torch.zeros_like(moment[:1])]) if moment.ndim else moment
+def _with_newborn(kept: Tensor) -> Tensor:
+    """What is kept of each component, of one more: zero."""
+    return torch.cat([kept, torch.zeros_like(kept[:1])])

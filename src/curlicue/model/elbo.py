@@ -27,6 +27,11 @@ class ElboTerms:
         """L(x) [B]."""
         return self.log_p_x - self.kl_z - self.kl_y
 
+    @property
+    def detached(self) -> ElboTerms:
+        """The same numbers, for those who do not climb."""
+        return ElboTerms(self.log_p_x.detach(), self.kl_z.detach(), self.kl_y.detach(), self.q_y)
+
 
 def elbo(model: MixtureVAE, x: Tensor, rng: Generator, *, tau: float | None = None, z_samples: int = 1) -> ElboTerms:
     """L(x) = Σₖ q(y=k|x) [log p(x|zₖ) − KL(q(z|x,k) ‖ p(z|k))] − KL(q(y|x) ‖ p(y)).

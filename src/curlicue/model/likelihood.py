@@ -6,7 +6,7 @@ import math
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.nn.functional import softplus
 
 from curlicue import config
 from curlicue.config import Emission
@@ -16,8 +16,12 @@ class Bernoulli(nn.Module):
     """x in [0, 1]; the decoder gives logits."""
 
     def log_p(self, x: Tensor, out: Tensor) -> Tensor:
-        """Σ x log μ + (1 − x) log(1 − μ), μ = sigmoid(out)."""
-        return -binary_cross_entropy_with_logits(out, x.expand_as(out), reduction="none").sum(-1)
+        """Σ x log μ + (1 − x) log(1 − μ), μ = sigmoid(out); that is, Σ x out − softplus(out)."""
+        return (x * out - softplus(out)).sum(-1)
+
+    def pull(self, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradients of `out` and of parameters, by name, given that of `log_p`: [N], [N, D], [N, D] → [N, D]."""
+        return (x - out.sigmoid()).mul_(g[:, None]), {}
 
     def mean(self, out: Tensor) -> Tensor:
         """μ."""
@@ -52,6 +56,14 @@ class GaussianNoise(nn.Module):
     def log_p(self, x: Tensor, out: Tensor) -> Tensor:
         """Σ log N(x; out, var)."""
         return -0.5 * ((x - out).square() / self.var + self.var.log() + math.log(2 * math.pi)).sum(-1)
+
+    @torch.no_grad()
+    def pull(self, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradients of `out` and of parameters, by name, given that of `log_p`: [N], [N, D], [N, D] → [N, D]."""
+        var, apart = self.var, x - out
+        g_var = 0.5 * (g @ (apart.square() / var - 1) / var)  # [D]
+        slope = self.PACE * (self.PACE * self.raw_var).sigmoid()
+        return (apart / var).mul_(g[:, None]), {"raw_var": g_var * slope}
 
     def mean(self, out: Tensor) -> Tensor:
         """The decoder's output itself."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
 from curlicue.config import Emission, ModelConfig
@@ -18,7 +17,6 @@ from curlicue.model.likelihood import Bernoulli, GaussianNoise, likelihood
 from curlicue.model.networks import init_linear, mlp_decoder, mlp_encoder
 from curlicue.model.pairs import Groups, Pairs
 
-WORTH_RESTING = 100_000  # weights of components that nobody visits, from which on leaving them alone saves time
 PRIOR_FAN_IN = 25  # p(z|y) is linear in one-hot y: the paper's 25 components set the scale of its start
 
 
@@ -78,18 +76,19 @@ class MixtureVAE(nn.Module):
         return linear(h, self.heads["q_y_weight"], self.heads["q_y_bias"]).log_softmax(-1)
 
     def q_z(self, h: Tensor, pairs: Pairs) -> Gaussian:
-        """q(z|x,y) for the given pairs only: one batched product over the components that occur.
-
-        Where many large ones do not occur, the gradient of the weights is sparse, and `learn.adam` takes it so.
-        """
+        """q(z|x,y) for the given pairs only."""
         groups = Groups.of(pairs, self.K)
+        _, _, raw = self.q_z_raw(h, groups)
+        return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
+
+    def q_z_raw(self, h: Tensor, groups: Groups) -> tuple[Tensor, Tensor, Tensor]:
+        """One batched product over the components that occur: h by component [A, n, H], heads [A, H, 2Z] and result."""
         A = len(groups.active)
         weight, bias = self.heads["q_z_weight"], self.heads["q_z_bias"]  # [K, H, 2Z], [K, 2Z]
         if A < self.K:
-            weight, bias = _slices(weight, groups.active), bias.index_select(0, groups.active)
+            weight, bias = weight.index_select(0, groups.active), bias.index_select(0, groups.active)
         lines = h.index_select(0, groups.gather).view(A, -1, h.shape[1])  # [A, n, H]
-        raw = torch.baddbmm(bias.unsqueeze(1), lines, weight)  # [A, n, 2Z]
-        return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
+        return lines, weight, torch.baddbmm(bias.unsqueeze(1), lines, weight)
 
     def p_z(self, ks: Tensor) -> Gaussian:
         """p(z|y=k): linear in one-hot y with a shared bias; [N] → [N, Z]."""
@@ -109,9 +108,9 @@ class MixtureVAE(nn.Module):
         z = self.p_z(y).sample(rng)[0]
         return self.p_x.emit(self.decoder(z), emission, rng)
 
-    def component_parameters(self) -> list[nn.Parameter]:
-        """Those of which every component has a slice of its own."""
-        return list(self.heads.values())
+    def component_parameters(self) -> set[str]:
+        """The names of those of which every component has a slice of its own."""
+        return {f"heads.{name}" for name in self.heads}
 
     @torch.no_grad()
     def grow(self, parent: int) -> None:
@@ -128,28 +127,6 @@ class MixtureVAE(nn.Module):
         for name in list(self.heads):
             self.heads[name] = nn.Parameter(torch.empty_like(state[f"heads.{name}"]))
         self.load_state_dict(state)
-
-
-def _slices(weight: Tensor, active: Tensor) -> Tensor:
-    """weight[active]; where much is left out, the gradient is sparse, and what is left out costs nothing."""
-    if weight[0].numel() * (len(weight) - len(active)) < WORTH_RESTING:
-        return weight.index_select(0, active)
-    return cast(Tensor, _Slices.apply(weight, active))  # type: ignore[no-untyped-call]
-
-
-class _Slices(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, active: Tensor) -> Tensor:
-        ctx.save_for_backward(active)
-        ctx.shape = weight.shape
-        return weight.index_select(0, active)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        (active,) = ctx.saved_tensors
-        g = torch.sparse_coo_tensor(active[None], g, ctx.shape, is_coalesced=True, check_invariants=False)
-        return g, None
 
 
 @contextmanager

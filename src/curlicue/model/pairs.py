@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Generator, Tensor
 
+from curlicue.model import kernels
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -38,17 +40,11 @@ class Pairs:
     def sparse(cls, q_y: Tensor, tau: float, rng: Generator) -> Pairs:
         """k* of each row, and the pair (b, k) with probability p = min(1, q/τ), weighed by q/p."""
         B, K = q_y.shape
-        flat_q = q_y.t().reshape(-1)  # [K·B], components first
-        with torch.no_grad():
-            p = (flat_q / tau).clamp_max_(1.0)
-            best = q_y.argmax(1) * B + torch.arange(B)  # [B], places in flat_q
-            p.index_fill_(0, best, 1.0)
-            visited = torch.rand(B * K, generator=rng) < p
-            places = visited.nonzero().squeeze(1)  # [N]
-            rank = visited.cumsum(0) - 1  # place → pair
+        u = torch.rand(B * K, generator=rng)
+        chosen = kernels.choose(q_y.detach().numpy(), u.numpy(), tau)
+        rows, ks, p, best = map(torch.from_numpy, chosen)
         # index_select, whose backward is far cheaper than that of fancy indexing
-        weights = flat_q.index_select(0, places) / p.index_select(0, places)
-        return cls(places % B, places // B, weights, rank.index_select(0, best))
+        return cls(rows, ks, q_y.reshape(-1).index_select(0, rows * K + ks) / p, best)
 
     @classmethod
     def given(cls, y: Tensor) -> Pairs:
@@ -78,12 +74,4 @@ class Groups:
     @classmethod
     def of(cls, pairs: Pairs, K: int) -> Groups:
         """Lay out `pairs`."""
-        counts = torch.bincount(pairs.ks, minlength=K)  # [K]
-        n = int(counts.max())
-        occurs = counts > 0
-        line = occurs.cumsum(0) - 1  # [K], component → line
-        start = counts.cumsum(0) - counts  # [K], component → its first pair
-        places = torch.arange(len(pairs.ks)) + (line * n - start).index_select(0, pairs.ks)
-        active = occurs.nonzero().squeeze(1)
-        gather = torch.zeros(len(active) * n, dtype=torch.int64).index_copy_(0, places, pairs.rows)
-        return cls(active, gather, places)
+        return cls(*map(torch.from_numpy, kernels.arrange(pairs.rows.numpy(), pairs.ks.numpy(), K)))
