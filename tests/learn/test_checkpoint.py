@@ -22,7 +22,6 @@ from curlicue.config import (
     ReplayConfig,
 )
 from curlicue.errors import RunError
-from curlicue.learn import adam
 from curlicue.learn.checkpoint import FORMAT, load_checkpoint, save_checkpoint
 from curlicue.learn.learner import Learner
 from curlicue.learn.supervised import LabelledLearner
@@ -73,12 +72,8 @@ def whole(learner: Learner | LabelledLearner) -> dict[str, Any]:
     state |= {f"rng {name}": t for name, t in learner.rng.state().items()}
     state |= {name: getattr(learner, name) for name in ("t", "snapshot_t", "rehearsal_due", "batch_size")}
     state |= {name: getattr(learner, name).clone() for name in ("counts", "past", "moved")}
-    state["rested"] = learner.optimiser.rested.clone()
-    held = {id(p) for group in learner.optimiser.param_groups for p in group["params"]}
-    state["optimised"] = sorted(name for name, p in learner.model.named_parameters() if id(p) in held)
-    for name, parameter in learner.model.named_parameters():
-        moments = learner.optimiser.state.get(parameter, {})
-        state |= {f"{k} of {name}": t.clone() for k, t in moments.items()}
+    for name, moments in learner.optimiser.moments.items():
+        state |= {f"{k} of {name}": t.clone() for k, t in moments.tensors.items()}
     if learner.snapshot:
         state |= {f"snapshot {name}": t.clone() for name, t in learner.snapshot.model.state_dict().items()}
         state["pi"] = learner.snapshot.pi.clone()
@@ -152,18 +147,19 @@ def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(tmp_path, kind, co
     assert same(whole(taught(loaded, 30)), whole(taught(learner, 30)))
 
 
-def test_components_at_rest_go_on_resting_as_they_would_have(tmp_path, monkeypatch):
-    monkeypatch.setattr(adam, "WORTH_RESTING", 1)
-    monkeypatch.setattr(adam, "FADED", 10.0)  # whoever is not visited rests at once
+@pytest.mark.usefixtures("quick_to_rest")
+def test_rows_at_rest_go_on_resting_as_they_would_have(tmp_path):
     config = LearnerConfig(expansion=None, replay=None, learning_rate=0.1, tau=1.0)
     learner = taught(make(model=replace(MODEL, K=8), config=config), 20)
-    assert learner.optimiser.rested.any()
+    while not (learner.optimiser.moments["heads.q_z_weight"].rested > 0).any():
+        taught(learner, learner.t + 1)
+        assert learner.t < 100
+    rested = learner.optimiser.moments["heads.q_z_weight"].rested.clone()
     save_checkpoint(tmp_path / "c", learner, {})
     loaded = make(model=replace(MODEL, K=8), config=config, seed=1)
     load_checkpoint(tmp_path / "c", loaded)
-    rested = learner.optimiser.rested.clone()
     assert same(whole(taught(loaded, 120)), whole(taught(learner, 120)))
-    assert (learner.optimiser.rested < rested).any()  # some have returned
+    assert (learner.optimiser.moments["heads.q_z_weight"].rested < rested).any()  # some have returned
 
 
 def test_what_is_saved_beside_the_learner_comes_back_exactly(tmp_path):

@@ -1,6 +1,6 @@
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import get_type_hints
 
 import pytest
@@ -21,7 +21,8 @@ from curlicue.config import (
 )
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner, Stream
-from curlicue.model.elbo import ElboTerms, elbo, elbo_given
+from curlicue.model.ascent import Ascent
+from curlicue.model.elbo import elbo, elbo_given
 from curlicue.model.likelihood import Bernoulli
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng, named_generator
@@ -167,7 +168,7 @@ def test_the_parent_has_the_greatest_summed_posterior_over_d_new_just_before_the
         used = before.log_q_y(before.encode(birth.d_new)).exp().sum(0)
         assert birth.parent == used.argmax()
         assert birth.component == before.K == birth.K - 1
-        for head in learner.model.component_parameters():  # not fitted, for want of passes
+        for head in learner.model.heads.values():  # not fitted, for want of passes
             assert torch.equal(head[birth.component], head[birth.parent])
         parents.append(birth.parent)
     assert len(set(parents)) > 1
@@ -179,17 +180,15 @@ class Recorder(Learner):
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner.model, learner.config, learner.rng)
         self.given: list[tuple[Tensor, Tensor]] = []
-        self.climbed: list[ElboTerms] = []
+        self.climbed: list[Ascent] = []
 
-    def elbo_given(self, x: Tensor, y: Tensor) -> ElboTerms:
-        terms = super().elbo_given(x, y)
-        if torch.is_grad_enabled():
-            self.given.append((x, y))
-        return terms
+    def elbo_given(self, x: Tensor, y: Tensor) -> Ascent:
+        self.given.append((x, y))
+        return super().elbo_given(x, y)
 
-    def climb(self, terms: ElboTerms, only: list[nn.Parameter] | None = None) -> None:
-        self.climbed.append(terms)
-        super().climb(terms, only)
+    def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
+        self.climbed.append(ascent)
+        super().climb(ascent, only)
 
 
 @pytest.mark.parametrize("passes", [0, 1, 3])

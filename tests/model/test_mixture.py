@@ -113,7 +113,7 @@ def test_a_config_sets_sizes_components_and_likelihood():
     assert model.decoder(torch.zeros(2, 3)).shape == (2, 10)
     assert [len(bias) for bias in model.decoder.biases] == [6, 5, 10]
     assert isinstance(model.p_x, GaussianNoise)
-    assert {tuple(p.shape) for p in model.component_parameters()} == {(4, 7), (4,), (4, 7, 6), (4, 6)}
+    assert {tuple(p.shape) for p in model.heads.values()} == {(4, 7), (4,), (4, 7, 6), (4, 6)}
 
 
 def test_the_generator_alone_decides_how_a_model_begins():
@@ -193,7 +193,7 @@ def test_a_newborn_can_grow_apart_from_its_parent(make_model):
     parent = slices(model, 1)
     model.grow(1)
     with torch.no_grad():
-        for head in model.component_parameters():
+        for head in model.heads.values():
             head[3] += 1
     for name, value in slices(model, 1).items():
         assert torch.equal(value, parent[name])
@@ -205,7 +205,7 @@ def test_gradients_after_growth_have_the_grown_shape_even_while_an_old_graph_is_
     old_graph.backward(retain_graph=True)
     model.grow(1)
     elbo(model, x, named_generator(0, "z")).bound.mean().backward()
-    for head in model.component_parameters():
+    for head in model.heads.values():
         assert head.grad.shape == head.shape
         assert len(head.grad) == 4
         assert head.grad[3].any()
@@ -214,8 +214,9 @@ def test_gradients_after_growth_have_the_grown_shape_even_while_an_old_graph_is_
 
 def test_every_parameter_of_a_component_is_in_its_heads(make_model):
     model = make_model(K=3)
-    assert {id(p) for p in model.component_parameters()} == {id(p) for p in model.heads.parameters()}
-    shared = {id(p) for p in model.parameters()} - {id(p) for p in model.component_parameters()}
+    named = dict(model.named_parameters())
+    assert {id(named[name]) for name in model.component_parameters()} == {id(p) for p in model.heads.parameters()}
+    shared = {id(p) for name, p in named.items() if name not in model.component_parameters()}
     expected = [*model.encoder.parameters(), *model.decoder.parameters(), model.p_z_bias]
     assert shared == {id(p) for p in expected}
 

@@ -71,14 +71,17 @@ class Adam:
             self.moments[name] = Moments.none(parameter)
         moments = self.moments[name]
         moments.steps += 1
+        weight = parameter.detach().contiguous()  # itself, but for a network of the user's own with another layout
         kernels.adam(
-            parameter.detach().view(matrix_shape(parameter)).numpy(),
+            weight.view(matrix_shape(weight)).numpy(),
             *moments.arrays,
             gradient.values.numpy(),
             ALL if gradient.rows is None else gradient.rows.numpy(),
             ALL if gradient.columns is None else gradient.columns.numpy(),
             _constants(self.learning_rate, moments.steps),
         )
+        if weight.data_ptr() != parameter.data_ptr():
+            parameter.detach().copy_(weight)
 
     def grow(self, names: Iterable[str]) -> None:
         """A component is born, of which these parameters have a slice; what is known of everything else stays."""
