@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint check bench soak clean
+.PHONY: demo test bounds lint check bench soak clean
 
 demo: $(INSTALLED)
 	$(BIN)/curlicue demo
@@ -13,13 +13,18 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
+# compiled loops do not look where they read and write: here they do
+bounds: $(INSTALLED)
+	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
+	  tests/model tests/learn/test_adam.py tests/learn/test_trainer.py
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-check: lint test
+check: lint test bounds
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/step.py --out benchmarks/latest.json

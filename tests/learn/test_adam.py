@@ -122,6 +122,39 @@ def test_a_parameter_with_another_layout_moves_as_torchs_does():
     torch.testing.assert_close(ours, torchs)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Gradient(torch.ones(3, 3)),
+        Gradient(torch.ones(2, 3), torch.tensor([0])),
+        Gradient(torch.ones(4, 2), None, torch.tensor([0, 1, 2])),
+    ],
+)
+def test_a_gradient_that_does_not_fit_is_refused_and_moves_nothing(wrong):
+    parameter, optimiser = torch.ones(4, 3), Adam(0.1)
+    with pytest.raises(ValueError, match=r"it is \[4, 3\] and wants a gradient of"):
+        optimiser.move("it", parameter, wrong)
+    assert torch.equal(parameter, torch.ones(4, 3))
+    assert optimiser.moments["it"].steps == 0
+
+
+def test_moments_from_before_a_growth_that_adam_was_not_told_of_are_refused():
+    optimiser = Adam(0.1)
+    optimiser.move("it", torch.ones(4, 3), Gradient(torch.ones(4, 3)))
+    with pytest.raises(ValueError, match=r"moments of \[4, 3\].* Let the model grow by Trainer.grow"):
+        optimiser.move("it", torch.ones(5, 3), Gradient(torch.ones(5, 3)))
+
+
+def test_first_moments_that_have_faded_are_zero_and_never_denormal():
+    optimiser, parameter = Adam(0.1), torch.ones(1, 2)
+    optimiser.move("it", parameter, Gradient(torch.ones(1, 2)))
+    for _ in range(1000):
+        optimiser.move("it", parameter, Gradient(torch.ones(1, 1), None, torch.tensor([0])))
+    first = optimiser.moments["it"].first
+    assert first[0, 0] > 0
+    assert first[0, 1] == 0
+
+
 def test_parameters_without_a_gradient_stay_as_they_are_and_so_do_their_moments(make_race):
     race, rng = make_race(matrix=(4, 3), vector=(5,)), named_generator(0, "gradients")
     for t in range(6):

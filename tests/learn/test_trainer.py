@@ -202,6 +202,16 @@ def test_growing_while_the_last_ascent_is_alive_leaves_no_gradient_short(make_le
     assert len(old[1].terms.q_y[0]) == newborn  # it is alive, and as it was
 
 
+def test_a_bound_from_before_a_growth_cannot_be_climbed_and_moves_nothing(make_learner, make_batch):
+    trainer = make_learner(K=2)
+    ascent = trainer.elbo(make_batch())
+    trainer.grow(0)
+    before = parameters(trainer)
+    with pytest.raises(ValueError, match=r"of a model with 2 components, which has 3 now\. Compute it anew\."):
+        trainer.climb(ascent)
+    assert all(torch.equal(value, before[name]) for name, value in parameters(trainer).items())
+
+
 def test_a_newborn_has_not_been_used_yet(make_learner, make_batch):
     trainer = warmed_up(make_learner(K=2), make_batch())
     before = trainer.counts.clone()

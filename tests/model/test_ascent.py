@@ -198,6 +198,16 @@ def test_only_the_papers_networks_with_one_sample_of_z_have_their_gradient_writt
     assert not can_ascend(with_networks(nn.Linear(6, 8), model.decoder), 1)
     assert not can_ascend(with_networks(model.encoder, nn.Linear(2, 6)), 1)
     assert can_ascend(with_networks(model.encoder, model.decoder), 1)
+    model.p_x = type("Louder", (Bernoulli,), {})()
+    assert not can_ascend(model, 1)
+
+
+def test_a_batch_that_would_have_a_gradient_is_climbed_like_any_other(make_model, make_batch):
+    model, x = make_model(K), make_batch(B)
+    terms = [
+        ascend(model, x.requires_grad_(requires), draws()).terms for x, requires in ((x, False), (x.clone(), True))
+    ]
+    assert torch.equal(terms[0].bound, terms[1].bound)
 
 
 @pytest.mark.parametrize("z_samples", [1, 3])

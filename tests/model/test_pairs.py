@@ -153,3 +153,9 @@ def test_the_layout_is_no_longer_than_its_longest_line(pairs):
 def test_empty_places_gather_a_row_that_exists(pairs):
     assert Groups.of(pairs, K=8).gather.max() <= pairs.rows.max()
     assert Groups.of(pairs, K=8).gather.min() >= 0
+
+
+@pytest.mark.parametrize("y", [[0, 4], [-1, 2], [3_000_000]])
+def test_a_component_that_is_not_there_is_refused_before_anything_is_laid_out(y):
+    with pytest.raises(IndexError, match=rf"must be in the range \[0, 3\]\. Got {min(y)} to {max(y)}\."):
+        Groups.of(Pairs.given(torch.tensor(y)), K=4)

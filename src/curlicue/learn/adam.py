@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from curlicue.model import kernels
 from curlicue.model.gradient import Gradient, matrix_shape
+from curlicue.model.kernels import Array, compiled
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # TensorFlow's defaults, which are torch's too
 FADED = 1e-30  # of a first moment: a step in proportion to it is lost in rounding
@@ -70,15 +70,16 @@ class Adam:
         if name not in self.moments:
             self.moments[name] = Moments.none(parameter)
         moments = self.moments[name]
+        _check_fit(name, parameter, moments, gradient)
         moments.steps += 1
         weight = parameter.detach().contiguous()  # itself, but for a network of the user's own with another layout
-        kernels.adam(
+        _step(
             weight.view(matrix_shape(weight)).numpy(),
             *moments.arrays,
             gradient.values.numpy(),
             ALL if gradient.rows is None else gradient.rows.numpy(),
             ALL if gradient.columns is None else gradient.columns.numpy(),
-            _constants(self.learning_rate, moments.steps),
+            _constants(self.learning_rate, moments.steps, str(weight.numpy().dtype)),
         )
         if weight.data_ptr() != parameter.data_ptr():
             parameter.detach().copy_(weight)
@@ -89,6 +90,63 @@ class Adam:
 
 
 @lru_cache(8)  # most parameters have taken as many steps
-def _constants(learning_rate: float, t: int) -> kernels.Array:
+def _constants(learning_rate: float, t: int, dtype: str) -> Array:
     rate, correction = learning_rate / (1 - BETA1**t), 1 / math.sqrt(1 - BETA2**t)
-    return np.array((rate, BETA1, 1 - BETA1, BETA2, 1 - BETA2, EPS, correction, FADED), np.float32)
+    return np.array((rate, BETA1, 1 - BETA1, BETA2, 1 - BETA2, EPS, correction, FADED), dtype)
+
+
+def _check_fit(name: str, parameter: Tensor, moments: Moments, gradient: Gradient) -> None:
+    """The loop below does not look where it reads and writes."""
+    R, C = matrix_shape(parameter)
+    shape = (
+        R if gradient.rows is None else len(gradient.rows),
+        C if gradient.columns is None else len(gradient.columns),
+    )
+    if moments.first.shape != parameter.shape or gradient.values.shape != shape:
+        seen = f"moments of {list(moments.first.shape)} and a gradient of {list(gradient.values.shape)}"
+        raise ValueError(
+            f"{name} is {list(parameter.shape)} and wants a gradient of {list(shape)}, but there are {seen}. "
+            "Let the model grow by Trainer.grow, which lets Adam's moments grow with it."
+        )
+
+
+@compiled
+def _step(
+    weight: Array, first: Array, second: Array, rested: Array, g: Array, rows: Array, columns: Array, constants: Array
+) -> None:
+    """One step on weight [R, C], with the gradient g in the given rows and columns ([-1]: all; an empty list: none)."""
+    rate, beta1, rest1, beta2, rest2, eps, correction, faded = constants
+    (R, C), zero = weight.shape, weight.dtype.type(0)
+    all_rows, all_columns = len(rows) == 1 and rows[0] < 0, len(columns) == 1 and columns[0] < 0
+    spread = np.zeros(C, weight.dtype)
+    i = 0  # rows of g before this one
+    for r in range(R):
+        if not all_rows and not (i < len(rows) and rows[i] == r):
+            if rested[r] >= 0:
+                rested[r] += 1
+                continue
+            gone = True
+            for j in range(C):
+                m, v = beta1 * first[r, j], beta2 * second[r, j]
+                m = zero if abs(m) <= faded else m
+                first[r, j], second[r, j] = m, v
+                weight[r, j] -= rate * m / (math.sqrt(v) * correction + eps)
+                gone &= m == 0
+            if gone:
+                rested[r] = 0
+            continue
+        if rested[r] >= 0:
+            second[r] *= weight.dtype.type(beta2 ** rested[r])
+            rested[r] = -1
+        if all_columns:
+            spread[:] = g[i]
+        else:
+            for j in range(len(columns)):
+                spread[columns[j]] = g[i, j]
+        i += 1
+        for j in range(C):
+            m = beta1 * first[r, j] + rest1 * spread[j]
+            m = zero if abs(m) <= faded else m  # or it would go on as a denormal number, which is slow
+            v = beta2 * second[r, j] + rest2 * spread[j] * spread[j]
+            first[r, j], second[r, j] = m, v
+            weight[r, j] -= rate * m / (math.sqrt(v) * correction + eps)

@@ -48,6 +48,10 @@ class Trainer:
 
     def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
         """One step of Adam up the mean bound, on all parameters or `only` some; what is frozen stays."""
+        if (K := ascent.terms.q_y.shape[1]) != self.model.K:
+            raise ValueError(
+                f"The bound is of a model with {K} components, which has {self.model.K} now. Compute it anew."
+            )
         parameters = dict(self.model.named_parameters())
         for name, gradient in ascent.slopes():
             if parameters[name].requires_grad and (only is None or name in only):

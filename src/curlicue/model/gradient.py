@@ -29,12 +29,12 @@ class Gradient:
 
     def dense(self, parameter: Tensor) -> Tensor:
         """All of it, in the shape of its parameter."""
-        whole = torch.zeros_like(parameter).view(matrix_shape(parameter))
-        if self.columns is None:
-            return whole.index_copy_(0, _all(self.rows, whole, 0), self.values).view_as(parameter)
-        places = _all(self.rows, whole, 0)[:, None] * whole.shape[1] + self.columns
-        whole.view(-1).index_copy_(0, places.view(-1), self.values.reshape(-1))
-        return whole.view_as(parameter)
+        R, C = matrix_shape(parameter)
+        rows = torch.arange(R) if self.rows is None else self.rows
+        columns = torch.arange(C) if self.columns is None else self.columns
+        whole = self.values.new_zeros(R * C)
+        whole[(rows[:, None] * C + columns).view(-1)] = self.values.reshape(-1)
+        return whole.view(parameter.shape)
 
 
 Slope = tuple[str, Gradient]
@@ -58,7 +58,3 @@ def matrix_shape(parameter: Tensor) -> tuple[int, int]:
     """A parameter as a matrix [R, C]: its first axis is the rows; a vector is one row."""
     R = len(parameter) if parameter.ndim > 1 else 1
     return R, parameter.numel() // max(R, 1)
-
-
-def _all(which: Tensor | None, matrix: Tensor, axis: int) -> Tensor:
-    return torch.arange(matrix.shape[axis]) if which is None else which

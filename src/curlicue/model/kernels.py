@@ -2,7 +2,7 @@
 
 torch runs each of them as a dozen small operations, and in a step of a few milliseconds these cost as much as the
 products do. Numba compiles them once on a machine and keeps the result beside this file, or in the user's cache.
-Arrays are C-contiguous, of one floating type; an index is int64. NaN stays NaN everywhere.
+Arrays are C-contiguous, of one floating type; an index is int64. Indices are not checked here: who calls has made sure.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
 def compiled(loop: Loop) -> Loop:
-    """The same function, much faster; sums may be added up in another order, and nothing else is rounded otherwise."""
+    """The same function, much faster; sums and products may be taken in another order, and without rounding between."""
     how: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract"}}
     try:
         return cast(Loop, njit(cache=True, **how)(loop))
@@ -192,47 +192,3 @@ def latents_pull(
             quotient = (q_var[i, d] + apart**2) / p_var[k, d]
             g_p[k, Z + d] += 0.5 * g_kl[i] * (1 - quotient) / p_var[k, d] * p_slope[k, d]
     return g_q, g_p
-
-
-# -- Adam: see learn/adam.py -------------------------------------------------------------------------------------
-
-
-@compiled
-def adam(
-    weight: Array, first: Array, second: Array, rested: Array, g: Array, rows: Array, columns: Array, constants: Array
-) -> None:
-    """One step on weight [R, C], with the gradient g in the given rows and columns ([-1]: all; an empty list: none)."""
-    rate, beta1, rest1, beta2, rest2, eps, correction, faded = constants
-    R, C = weight.shape
-    all_rows, all_columns = len(rows) == 1 and rows[0] < 0, len(columns) == 1 and columns[0] < 0
-    spread = np.zeros(C, weight.dtype)
-    i = 0  # rows of g before this one
-    for r in range(R):
-        if not all_rows and not (i < len(rows) and rows[i] == r):
-            if rested[r] >= 0:
-                rested[r] += 1
-                continue
-            gone = True
-            for j in range(C):
-                m, v = beta1 * first[r, j], beta2 * second[r, j]
-                first[r, j], second[r, j] = m, v
-                weight[r, j] -= rate * m / (math.sqrt(v) * correction + eps)
-                gone &= abs(m) <= faded
-            if gone:
-                first[r] = 0
-                rested[r] = 0
-            continue
-        if rested[r] >= 0:
-            second[r] *= weight.dtype.type(beta2 ** rested[r])
-            rested[r] = -1
-        if all_columns:
-            spread[:] = g[i]
-        else:
-            for j in range(len(columns)):
-                spread[columns[j]] = g[i, j]
-        i += 1
-        for j in range(C):
-            m = beta1 * first[r, j] + rest1 * spread[j]
-            v = beta2 * second[r, j] + rest2 * spread[j] * spread[j]
-            first[r, j], second[r, j] = m, v
-            weight[r, j] -= rate * m / (math.sqrt(v) * correction + eps)

@@ -47,7 +47,7 @@ class ReluNet(nn.Module):
     @torch.no_grad()
     def run(self, x: Tensor, x_has_gradient: bool) -> Tape:
         """y = … ReLU(ReLU(x W₁ + b₁) W₂ + b₂) … of x [B, in], with what its gradient will need."""
-        out = x.contiguous()
+        out = x.detach().contiguous()
         # a silent input has no part in the product, but its own gradient is not zero
         awake = None if x_has_gradient else few(kernels.awake(out.numpy()), out)
         layers = []
@@ -96,14 +96,16 @@ class Tape:
         Yields each parameter's slope as soon as the parameter is not needed any more, and returns the gradient of the
         input, if it has one.
         """
-        awake, below = self.awake, self.out
+        awake = self.awake
+        if self.relu_last:
+            kernels.silence(g.numpy(), self.out.numpy())
+        g = g if awake is None else _columns(g, awake)  # [B, o]
         for number, layer in reversed([*enumerate(self.layers)]):
-            if number < len(self.layers) - 1 or self.relu_last:
-                kernels.silence(g.numpy(), below.numpy())
-            g = g if awake is None or g.shape[1] == len(awake) else _columns(g, awake)  # [B, o]
-            passed, outputs, awake, below = g, awake, layer.awake, layer.h
+            passed, outputs, awake = g, awake, layer.awake
             if number or self.x_has_gradient:
                 g = g @ (layer.w if outputs is None else _columns(layer.w, outputs)).t()  # [B, a]
+            if number:
+                kernels.silence(g.numpy(), layer.h.numpy())
             yield f"{prefix}weights.{number}", Gradient(layer.h.t() @ passed, layer.awake, outputs)
             yield f"{prefix}biases.{number}", Gradient(passed.sum(0, keepdim=True), None, outputs)
         return g if self.x_has_gradient else None

@@ -74,4 +74,8 @@ class Groups:
     @classmethod
     def of(cls, pairs: Pairs, K: int) -> Groups:
         """Lay out `pairs`."""
+        if len(pairs.ks) and not (pairs.ks[0] >= 0 and pairs.ks[-1] < K):
+            raise IndexError(
+                f"Components must be in the range [0, {K - 1}]. Got {int(pairs.ks[0])} to {int(pairs.ks[-1])}."
+            )
         return cls(*map(torch.from_numpy, kernels.arrange(pairs.rows.numpy(), pairs.ks.numpy(), K)))
