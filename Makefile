@@ -36,7 +36,8 @@ soak: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "curlicue needs Python 3.11 or newer; set PYTHON=python3.11 (or newer)."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@echo "Installing into $(VENV), with all tools for development: some 2 GB, a few minutes."
+	@$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 

@@ -288,7 +288,7 @@ REFUSED = [
         "a.npy --out model --batch-size 0",
         "The 'batch_size' setting must be an int in the range [1, inf). Got 0 instead.",
     ),
-    ("empty.csv --out model", "There are no rows in empty.csv. Check the names."),
+    ("empty.csv --out model", "There are no rows in empty.csv. Give files that have some."),
     (
         "words.parquet --out model",
         "words.parquet, rows 1 to 2: not all values are numbers (object). Leave out what is none.",

@@ -103,6 +103,7 @@ def test_all_seeds_that_are_there_are_shown_and_nothing_is_run_for_it(command, t
     assert [row[:2] for row in cells(answer.out)[-3:]] == [["learnt", "2"], ["pixels", "1"], ["quoted", "–"]]
     answer = command("reproduce", "table-toy", "--show", "--results", "none")
     assert [row[1] for row in cells(answer.out)[-3:]] == ["not run", "not run", "–"]
+    assert answer.err == "There is no folder none, so nothing is done. --results names another.\n"
     assert not (tmp_path / "none").exists()
 
 

@@ -181,7 +181,7 @@ def _pieces(files: Sequence[Path], epochs: int, rows: int) -> Iterator[_Piece]:
                 yield _Piece(path, first, before, x, called)
                 first, before = first + len(x), before + len(x)
         if not before:
-            raise DataError(f"There are no rows in {', '.join(map(str, files))}. Check the names.")
+            raise DataError(f"There are no rows in {', '.join(map(str, files))}. Give files that have some.")
 
 
 def _rest(pieces: Iterator[_Piece], skip: int, likelihood: str | None) -> Iterator[_Piece]:

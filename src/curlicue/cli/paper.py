@@ -65,6 +65,8 @@ def reproduce_paper(
         raise ConfigError(f"--scale must be a number in the range (0, 1]. Got {scale:g} instead.")
     todo, places = jobs_of(experiments.values(), seeds, scale), Places(runs, results, data_dir)
     if show:
+        if not results.is_dir():
+            console.say(f"There is no folder {results}, so nothing is done. --results names another.")
         for name, experiment in experiments.items():
             console.show(_table(name, experiment, todo, results))
         return
