@@ -109,7 +109,6 @@ class _Latent:
     model: MixtureVAE
     encoder: Tape
     decoder: Tape
-    pairs: Pairs
     groups: Groups
     lines: Tensor  # [A, n, H], h of each pair, by component
     weight: Tensor  # [A, H, 2Z], the heads of those that occur
@@ -133,7 +132,7 @@ class _Latent:
         x = x.index_select(0, pairs.rows)
         arguments = (q, q_var, q_slope, p, p_var, p_slope, ks, noise, rows)
         log_p_x = model.p_x.log_p(x, decoder.out)
-        return cls(model, encoder, decoder, pairs, groups, lines, weight.detach(), arguments, x, log_p_x, kl_z)
+        return cls(model, encoder, decoder, groups, lines, weight.detach(), arguments, x, log_p_x, kl_z)
 
     def pull(self, weights: Tensor, g_logits: Tensor) -> Iterator[Slope]:
         """Of Σ weights · (KL − log p(x|z)) over the pairs [N], given that of the logits of q(y|x) [B, K]."""
