@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,7 +80,7 @@ class Adam:
             gradient.values.numpy(),
             ALL if gradient.rows is None else gradient.rows.numpy(),
             ALL if gradient.columns is None else gradient.columns.numpy(),
-            _constants(self.learning_rate, moments.steps, str(weight.numpy().dtype)),
+            _constants(self.learning_rate, moments.steps, moments.arrays[0].dtype),
         )
         if weight.data_ptr() != parameter.data_ptr():
             parameter.detach().copy_(weight)
@@ -90,7 +91,7 @@ class Adam:
 
 
 @lru_cache(8)  # most parameters have taken as many steps
-def _constants(learning_rate: float, t: int, dtype: str) -> Array:
+def _constants(learning_rate: float, t: int, dtype: np.dtype[Any]) -> Array:
     rate, correction = learning_rate / (1 - BETA1**t), 1 / math.sqrt(1 - BETA2**t)
     return np.array((rate, BETA1, 1 - BETA1, BETA2, 1 - BETA2, EPS, correction, FADED), dtype)
 
