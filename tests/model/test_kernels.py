@@ -81,6 +81,15 @@ def test_a_gradient_that_is_no_number_is_silenced_with_its_unit():
     np.testing.assert_array_equal(g, np.array([[0, NAN]], np.float32))
 
 
+@floats
+@pytest.mark.parametrize("B", [0, 1, 5])
+def test_the_sum_over_rows_is_numpys(B, dtype):
+    g = layer([], dtype)[:B]
+    total = kernels.sum_rows(g)
+    np.testing.assert_allclose(total, g.sum(0, keepdims=True), rtol=1e-5)
+    assert total.dtype == dtype
+
+
 @some_silent
 def test_rows_are_not_zero_if_anything_in_them_is_not(silent):
     g = np.zeros((7, 3), np.float32)
@@ -244,6 +253,7 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "relu": (kernels.relu, (h,)),
         "columns": (kernels.columns, (h, np.array([0, 5]))),
         "silence": (kernels.silence, (g, h)),
+        "sum_rows": (kernels.sum_rows, (g,)),
         "rows_not_zero": (kernels.rows_not_zero, (np.maximum(h, 0).T.copy(),)),
         "choose": (kernels.choose, (*posteriors(), 0.3)),
         "arrange": (kernels.arrange, (rows, ks, 6)),

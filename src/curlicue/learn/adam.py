@@ -34,8 +34,8 @@ class Moments:
         self.steps = int(steps)  # taken with it
         self.first, self.second = first, second  # as the parameter
         self.rested = rested  # [R], steps that the second moments of each row have yet to fade by, or MOVING
-        shape = matrix_shape(first)
-        self.arrays = first.view(shape).numpy(), second.view(shape).numpy(), rested.numpy()
+        self.shape = matrix_shape(first)
+        self.arrays = first.view(self.shape).numpy(), second.view(self.shape).numpy(), rested.numpy()
 
     @classmethod
     def none(cls, parameter: Tensor) -> Moments:
@@ -75,7 +75,7 @@ class Adam:
         moments.steps += 1
         weight = parameter.detach().contiguous()  # itself, but for a network of the user's own with another layout
         _step(
-            weight.view(matrix_shape(weight)).numpy(),
+            weight.numpy().reshape(moments.shape),
             *moments.arrays,
             gradient.values.numpy(),
             ALL if gradient.rows is None else gradient.rows.numpy(),
@@ -98,10 +98,10 @@ def _constants(learning_rate: float, t: int, dtype: np.dtype[Any]) -> Array:
 
 def _check_fit(name: str, parameter: Tensor, moments: Moments, gradient: Gradient) -> None:
     """The loop below does not look where it reads and writes."""
-    R, C = matrix_shape(parameter)
+    R, C = moments.shape
     shape = (
-        R if gradient.rows is None else len(gradient.rows),
-        C if gradient.columns is None else len(gradient.columns),
+        R if gradient.rows is None else gradient.rows.shape[0],
+        C if gradient.columns is None else gradient.columns.shape[0],
     )
     if moments.first.shape != parameter.shape or gradient.values.shape != shape:
         seen = f"moments of {list(moments.first.shape)} and a gradient of {list(gradient.values.shape)}"

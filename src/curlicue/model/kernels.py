@@ -75,6 +75,16 @@ def silence(g: Array, h: Array) -> None:
 
 
 @compiled
+def sum_rows(g: Array) -> Array:
+    """[B, n] → [1, n]."""
+    out = np.zeros((1, g.shape[1]), g.dtype)
+    for b in range(len(g)):
+        for j in range(g.shape[1]):
+            out[0, j] += g[b, j]
+    return out
+
+
+@compiled
 def rows_not_zero(g: Array) -> Array:
     """The rows [r] of g [R, C] that are not all zero."""
     silent = np.ones(len(g), np.bool_)
