@@ -122,6 +122,25 @@ def of_run(path: Path, K: int) -> Learner:
     return Learner(model, LearnerConfig(expansion=None, replay=None), run.rng)
 
 
+def plain(learner: Learner) -> Learner:
+    """The same model in layers of torch's own: its steps go by autograd, and multiply every unit."""
+    learner = copy.deepcopy(learner)
+    model = learner.model
+    for name in ("encoder", "decoder"):
+        setattr(model, name, torch_layers(network_of(getattr(model, name))))
+    return Learner(model, learner.config, learner.rng)
+
+
+def torch_layers(network: ReluNet) -> nn.Sequential:
+    """The same function."""
+    modules: list[nn.Module] = []
+    for weight, bias in zip(network.weights, network.biases, strict=True):
+        linear = nn.Linear(*weight.shape)
+        linear.weight.data, linear.bias.data = weight.data.t().contiguous(), bias.data.clone()
+        modules += [linear, nn.ReLU()]
+    return nn.Sequential(*(modules if network.relu_last else modules[:-1]))
+
+
 @torch.no_grad()
 def q_y_and_pairs(learner: Learner, x: Tensor) -> tuple[Tensor, Pairs]:
     """q(y|x) [B, K], and the pairs that a step on x visits."""
@@ -247,6 +266,7 @@ def peak_bytes(learner: Learner, x: Tensor) -> int:
 
 RATIOS = {
     "exact_over_sparse_k25": ("exact_k25", "sparse_k25"),
+    "plain_exact_over_sparse_k25": ("plain_exact_k25", "sparse_k25"),
     "sparse_k100_over_k1": ("sparse_k100", "sparse_k1"),
     "gemm_fraction": ("gemm", "sparse_k25"),
     "dense_gemm_fraction": ("dense_gemm", "sparse_k25"),
@@ -304,7 +324,7 @@ def main(out: Path | None = None, threads: int | None = None, run: Path | None =
         cases = {"sparse_k25": of_run(run, 25)}
     exact = copy.deepcopy(cases["sparse_k25"])
     exact.config = replace(exact.config, tau=None)
-    cases = {"exact_k25": exact, **cases}
+    cases = {"exact_k25": exact, "plain_exact_k25": plain(exact), **cases}
     schedule = Schedule(split, Sequential(), plan.training, B, named_generator(0, "batches"))
     times = take_turns(cases, schedule.batch, plan)
     report: dict[str, Any] = {}

@@ -6,15 +6,18 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from curlicue.config import LearnerConfig, ModelConfig, RunConfig
 from curlicue.experiments.run import Run, config_json
+from curlicue.model.ascent import can_ascend
 from curlicue.records import RunDirectory
+from curlicue.rng import named_generator
 from curlicue.streams.sources import load
 
 SCRIPT = Path(__file__).parent.parent / "benchmarks" / "step.py"
 FRACTIONS = ("gemm_fraction", "dense_gemm_fraction")
-RATIOS = ("exact_over_sparse_k25", "sparse_k100_over_k1", *FRACTIONS)
+RATIOS = ("exact_over_sparse_k25", "plain_exact_over_sparse_k25", "sparse_k100_over_k1", *FRACTIONS)
 
 
 @pytest.fixture
@@ -40,7 +43,7 @@ def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_pa
         assert 0 < low <= report[name] <= high, name
     assert 1 < report["exact_over_sparse_dense_operations"] <= 3
     assert report["exact_over_sparse_operations"] > 1
-    assert report["cases"].keys() == {"exact_k25", "sparse_k25", "sparse_k100", "sparse_k1"}
+    assert report["cases"].keys() == {"exact_k25", "plain_exact_k25", "sparse_k25", "sparse_k100", "sparse_k1"}
     for case in report["cases"].values():
         assert case["ms"] > 0
         assert case["peak_bytes"] > 1e6
@@ -48,6 +51,17 @@ def test_the_benchmark_writes_ratios_times_and_memory_of_every_case(step, tmp_pa
     assert report["cases"]["exact_k25"]["pairs_per_sample"] == 3  # all of the three that stand for 25
     assert report["quick"] is True
     assert report["data"].startswith("digits")
+
+
+def test_in_torchs_own_layers_the_model_is_the_same_and_every_step_goes_by_autograd(step):
+    _, split = step.training_data()
+    learner = step.trained(3, split, step.Plan(training=20))
+    twin = step.plain(learner)
+    q_y, expected = (step.q_y_and_pairs(each, split.x[:50])[0] for each in (twin, learner))
+    torch.testing.assert_close(q_y, expected)
+    z = torch.randn(5, learner.model.n_z, generator=named_generator(0, "z"))
+    torch.testing.assert_close(twin.model.mean(z), learner.model.mean(z))
+    assert not can_ascend(twin.model, 1)
 
 
 def test_operations_are_counted(step):
