@@ -85,7 +85,7 @@ def test_a_gradient_that_is_no_number_is_silenced_with_its_unit():
 @pytest.mark.parametrize("B", [0, 1, 5])
 def test_the_sum_over_rows_is_numpys(B, dtype):
     g = layer([], dtype)[:B]
-    total = kernels.sum_rows(g)
+    total = kernels.sum_over_rows(g)
     np.testing.assert_allclose(total, g.sum(0, keepdims=True), rtol=1e-5)
     assert total.dtype == dtype
 
@@ -253,7 +253,7 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "relu": (kernels.relu, (h,)),
         "columns": (kernels.columns, (h, np.array([0, 5]))),
         "silence": (kernels.silence, (g, h)),
-        "sum_rows": (kernels.sum_rows, (g,)),
+        "sum_over_rows": (kernels.sum_over_rows, (g,)),
         "rows_not_zero": (kernels.rows_not_zero, (np.maximum(h, 0).T.copy(),)),
         "choose": (kernels.choose, (*posteriors(), 0.3)),
         "arrange": (kernels.arrange, (rows, ks, 6)),

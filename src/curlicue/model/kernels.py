@@ -75,7 +75,7 @@ def silence(g: Array, h: Array) -> None:
 
 
 @compiled
-def sum_rows(g: Array) -> Array:
+def sum_over_rows(g: Array) -> Array:
     """[B, n] → [1, n]."""
     out = np.zeros((1, g.shape[1]), g.dtype)
     for b in range(len(g)):

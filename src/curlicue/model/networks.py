@@ -107,7 +107,7 @@ class Tape:
             if number:
                 kernels.silence(g.numpy(), layer.h.numpy())
             yield f"{prefix}weights.{number}", Gradient(layer.h.t() @ passed, layer.awake, outputs)
-            of_bias = torch.from_numpy(kernels.sum_rows(passed.numpy()))
+            of_bias = torch.from_numpy(kernels.sum_over_rows(passed.numpy()))
             yield f"{prefix}biases.{number}", Gradient(of_bias, None, outputs)
         return g if self.x_has_gradient else None
 
