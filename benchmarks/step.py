@@ -181,7 +181,7 @@ def network_products(network: ReluNet, x: Tensor, dense: bool) -> list[Product]:
 
 def width_awake(h: Tensor, dense: bool) -> int:
     """How many columns of h are multiplied."""
-    awake = None if dense else few(kernels.awake(h.numpy()), h)
+    awake = None if dense else few(kernels.awake(h.numpy())[0], h)
     return h.shape[1] if awake is None else len(awake)
 
 

@@ -86,6 +86,19 @@ def test_with_rows_that_rest_and_return_the_numbers_are_those_of_torchs_adam(mak
     race.assert_level_with_moments()
 
 
+def test_a_row_rests_when_adam_would_move_none_of_its_weights_and_not_before(make_race):
+    race, rng = make_race(matrix=(2, 3)), named_generator(0, "gradients")
+    race.step({"matrix": some(race.ours["matrix"], rng)})
+    weight, moved = race.torchs["matrix"], []
+    for _ in range(300):
+        before = weight[1].detach().clone()
+        race.step({"matrix": some(race.ours["matrix"], rng, [0])})
+        moved.append(not torch.equal(weight[1], before))
+        assert (race.adam.moments["matrix"].rested[1] == MOVING) == moved[-1]
+    assert moved == sorted(moved, reverse=True)  # once it has come to rest nothing moves it
+    assert 50 < sum(moved) < 250
+
+
 @pytest.mark.parametrize("rows", [None, [1, 3]])
 @pytest.mark.parametrize("columns", [[0], [0, 2], [0, 1, 2], []])
 def test_columns_that_a_gradient_leaves_out_count_as_zero(make_race, rows, columns):

@@ -37,7 +37,8 @@ def test_a_column_is_awake_if_it_is_not_all_zero(silent, dtype):
     x = abs(layer([], dtype))
     x[1:] = 0  # one sample is enough
     x[:, silent] = 0
-    awake = kernels.awake(x)
+    awake, not_zero = kernels.awake(x)
+    assert not_zero == np.count_nonzero(x)
     assert awake.tolist() == [j for j in range(7) if j not in silent]
     assert awake.dtype == np.int64
 
@@ -47,23 +48,35 @@ def test_a_column_is_awake_if_it_is_not_all_zero(silent, dtype):
 def test_relu_is_numpys_maximum_in_place_and_tells_who_is_awake(silent, dtype):
     h = layer(silent, dtype)
     expected = np.maximum(h, 0)
-    awake = kernels.relu(h)
+    awake, not_zero = kernels.relu(h)
     np.testing.assert_array_equal(h, expected)
     assert h.dtype == dtype
     assert awake.tolist() == np.flatnonzero(expected.any(0)).tolist()
+    assert not_zero == np.count_nonzero(expected)
 
 
 def test_what_is_no_number_is_awake_and_stays_none():
     h = np.array([[-1.0, NAN, -1.0], [-1.0, -1.0, -1.0]], np.float32)
-    assert kernels.awake(np.where(h == -1, 0, h)).tolist() == [1]
-    assert kernels.relu(h).tolist() == [1]
+    assert kernels.awake(np.where(h == -1, 0, h))[0].tolist() == [1]
+    assert kernels.relu(h)[0].tolist() == [1]
     np.testing.assert_array_equal(h, np.array([[0, NAN, 0], [0, 0, 0]], np.float32))
 
 
-@pytest.mark.parametrize("which", [[], [3], [0, 2, 6]])
-def test_columns_are_numpys(which):
-    h, which = layer([]), np.array(which, np.int64)
-    np.testing.assert_array_equal(kernels.columns(h, which), h[:, which])
+def indices(which: list[int]) -> np.ndarray:
+    return np.array(which, np.int64)
+
+
+@pytest.mark.parametrize("columns", [[], [3], [0, 2, 6]])
+@pytest.mark.parametrize("rows", [[], [4], [1, 2]])
+def test_a_part_of_a_matrix_is_numpys(rows, columns):
+    h, rows, columns = layer([]), indices(rows), indices(columns)
+    np.testing.assert_array_equal(kernels.part(h, rows, columns), h[np.ix_(rows, columns)])
+    np.testing.assert_array_equal(kernels.part(h, kernels.ALL, columns), h[:, columns])
+
+
+def test_all_is_told_from_any_list_of_indices():
+    assert kernels.is_all(kernels.ALL)
+    assert not any(kernels.is_all(indices(which)) for which in ([], [0], [3], [0, 1]))
 
 
 def test_a_gradient_is_silenced_where_relu_was_and_only_there():
@@ -100,6 +113,53 @@ def test_rows_are_not_zero_if_anything_in_them_is_not(silent):
 
 def test_a_row_with_a_number_that_is_none_is_not_zero():
     assert kernels.rows_not_zero(np.array([[0, 0], [0, NAN]], np.float32)).tolist() == [1]
+
+
+# -- products with mostly zeros ------------------------------------------------------------------------------------
+
+
+def mostly_zeros(B: int, a: int, share: float, dtype: type = np.float64) -> np.ndarray:
+    """[B, a], not negative, as after a ReLU; about `share` of it is not zero."""
+    h = abs(rng().normal(size=(B, a))).astype(dtype)
+    h[np.random.default_rng(1).random((B, a)) >= share] = 0
+    return h
+
+
+shares = pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 1.0])
+SIZES = [(6, 9, 5), (3, 140, 530), (1, 1, 1), (0, 4, 3), (4, 0, 3), (5, 70, 0)]  # some more than a block of a loop
+
+
+@shares
+@pytest.mark.parametrize(("B", "a", "o"), SIZES)
+def test_passing_over_zeros_gives_the_products_of_a_layer_and_of_its_gradients(B, a, o, share):
+    h, rows = mostly_zeros(B, a, share), np.sort(rng().permutation(2 * a + 1)[:a])
+    weight, bias, g = (np.random.default_rng(2).normal(size=shape) for shape in ((2 * a + 1, o), (o,), (B, o)))
+    np.testing.assert_allclose(kernels.layer(h, rows, weight, bias), h @ weight[rows] + bias, atol=1e-12)
+    np.testing.assert_allclose(kernels.weight_pull(h, g), h.T @ g, atol=1e-12)
+    expected = np.where(h > 0, g @ weight[rows].T, 0)
+    np.testing.assert_allclose(kernels.input_pull(g, weight, rows, h), expected, atol=1e-12)
+
+
+def test_all_rows_of_a_weight_may_be_meant():
+    h, weight, g = mostly_zeros(6, 9, 0.5), rng().normal(size=(9, 5)), rng().normal(size=(6, 5))
+    out = kernels.layer(h, kernels.ALL, weight, np.zeros(5))
+    np.testing.assert_allclose(out, h @ weight, atol=1e-12)
+    pulled = kernels.input_pull(g, weight, kernels.ALL, h)
+    np.testing.assert_allclose(pulled, np.where(h > 0, g @ weight.T, 0), atol=1e-12)
+
+
+def test_single_numbers_stay_single():
+    h, weight = mostly_zeros(6, 9, 0.5, np.float32), rng().normal(size=(9, 5)).astype(np.float32)
+    out = kernels.layer(h, kernels.ALL, weight, np.zeros(5, np.float32))
+    assert out.dtype == kernels.weight_pull(h, out).dtype == np.float32
+    assert kernels.input_pull(out, weight, kernels.ALL, h).dtype == np.float32
+
+
+def test_what_is_no_number_is_not_passed_over():
+    h, weight = mostly_zeros(2, 3, 0.0), np.ones((3, 2))
+    h[0, 1] = NAN
+    assert np.isnan(kernels.layer(h, kernels.ALL, weight, np.zeros(2))).tolist() == [[True, True], [False, False]]
+    assert np.isnan(kernels.weight_pull(h, np.ones((2, 2))))[1].all()
 
 
 # -- pairs ---------------------------------------------------------------------------------------------------------
@@ -168,6 +228,41 @@ def test_the_variance_of_no_number_is_none():
     var, slope = kernels.variances(np.array([[0, NAN]], np.float32), FLOOR)
     assert np.isnan(var).all()
     assert np.isnan(slope).all()
+
+
+HEADS = np.array([3, 0, 2, 2, 1, 0]), np.array([0, 0, 2, 2, 2, 4])  # rows, components: 1 and 3 have none
+
+
+def heads() -> dict[str, np.ndarray]:
+    """What `heads` takes, by name: pairs with five components."""
+    h, weight, bias = mostly_zeros(4, 7, 0.4), rng().normal(size=(5, 7, 6)), rng().normal(size=(5, 6))
+    return {"h": h, "rows": HEADS[0], "ks": HEADS[1], "weight": weight, "bias": bias}
+
+
+def test_every_pair_has_the_head_of_its_component():
+    given = heads()
+    expected = [given["h"][b] @ given["weight"][k] + given["bias"][k] for b, k in zip(*HEADS, strict=True)]
+    np.testing.assert_allclose(kernels.heads(**given), expected, atol=1e-12)
+
+
+def test_the_gradients_of_heads_are_sums_over_their_pairs():
+    given, g, g_h = heads(), rng().normal(size=(6, 6)), np.full((4, 7), 2.0)
+    h, weight = given["h"], given["weight"]
+    of_weight, of_bias, of_h = np.zeros_like(weight), np.zeros((5, 6)), np.zeros_like(h)
+    for b, k, g_i in zip(*HEADS, g, strict=True):
+        of_weight[k] += np.outer(h[b], g_i)
+        of_bias[k] += g_i
+        of_h[b] += weight[k] @ g_i
+    active, g_weight, g_bias = kernels.heads_pull(g, h, *HEADS, weight, g_h)
+    assert active.tolist() == [0, 2, 4]
+    np.testing.assert_allclose(g_weight, of_weight[active].reshape(3, -1), atol=1e-12)
+    np.testing.assert_allclose(g_bias, of_bias[active], atol=1e-12)
+    np.testing.assert_allclose(g_h, 2 + np.where(h > 0, of_h, 0), atol=1e-12)
+
+
+@pytest.mark.parametrize("ks", [[], [3], [0, 0, 0], [0, 1, 1, 4]])
+def test_components_that_occur_are_told_once(ks):
+    assert kernels.distinct(indices(ks)).tolist() == sorted(set(ks))
 
 
 def latents() -> dict[str, np.ndarray]:
@@ -248,10 +343,21 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     q, q_var, p, p_var, *where = given.values()
     pull = rng().normal(size=(N, Z)), rng().normal(size=N), q, q_var, slopes[0], p, p_var, slopes[1], *where
     rows, ks, _, _ = kernels.choose(*posteriors(), 0.3)
+    few, weight = mostly_zeros(5, 7, 0.4), rng().normal(size=(7, 6))
+    *pull_heads, _ = heads().values()
     return {
         "awake": (kernels.awake, (np.maximum(h, 0),)),
         "relu": (kernels.relu, (h,)),
-        "columns": (kernels.columns, (h, np.array([0, 5]))),
+        "part": (kernels.part, (h, np.array([1, 3]), np.array([0, 5]))),
+        "is_all": (kernels.is_all, (kernels.ALL,)),
+        "layer": (kernels.layer, (few, kernels.ALL, weight, weight[0])),
+        "weight_pull": (kernels.weight_pull, (few, weight[:5])),
+        "input_pull": (kernels.input_pull, (weight[:5], weight, kernels.ALL, few)),
+        "not_zero": (kernels.not_zero, (few, np.arange(3, 10))),
+        "add_rows": (kernels.add_rows, (np.ones(3), weight, 2, np.array([1, 4, 0, 0, 0]), weight[0], 2)),
+        "heads": (kernels.heads, tuple(heads().values())),
+        "heads_pull": (kernels.heads_pull, (rng().normal(size=(6, 6)), *pull_heads, np.ones((4, 7)))),
+        "distinct": (kernels.distinct, (HEADS[1],)),
         "silence": (kernels.silence, (g, h)),
         "sum_over_rows": (kernels.sum_over_rows, (g,)),
         "rows_not_zero": (kernels.rows_not_zero, (np.maximum(h, 0).T.copy(),)),

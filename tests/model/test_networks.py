@@ -1,9 +1,12 @@
+from collections.abc import Iterator
+
 import pytest
 import torch
 from scipy.stats import kstest, truncnorm
 from torch import Tensor, nn
 
-from curlicue.model.networks import ReluNet, init_linear, mlp_decoder, mlp_encoder
+from curlicue.model import networks
+from curlicue.model.networks import Dense, ReluNet, Sparse, init_linear, mlp_decoder, mlp_encoder
 from curlicue.rng import named_generator
 
 
@@ -41,11 +44,15 @@ def some_input(zero_columns: float) -> Tensor:
     return x
 
 
+@pytest.mark.parametrize("sparse", [0.0, 1.0])
 @pytest.mark.parametrize("relu_last", [True, False])
 @pytest.mark.parametrize("silent", [0.0, 0.3, 0.7, 1.0])
 @pytest.mark.parametrize("zero_columns", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("input_grad", [True, False])
-def test_leaving_out_silent_units_changes_neither_values_nor_gradients(relu_last, silent, zero_columns, input_grad):
+def test_leaving_out_silent_units_and_zeros_changes_neither_values_nor_gradients(
+    relu_last, silent, zero_columns, input_grad, sparse, monkeypatch
+):
+    monkeypatch.setattr(networks, "SPARSE", sparse * torch.get_num_threads())
     net = partly_silent_net(relu_last, silent)
     reference = plain(net)
     x, x_reference = (some_input(zero_columns).requires_grad_(input_grad) for _ in range(2))
@@ -58,6 +65,40 @@ def test_leaving_out_silent_units_changes_neither_values_nor_gradients(relu_last
         torch.testing.assert_close(net.biases[layer].grad, linear.bias.grad)
     if input_grad:
         torch.testing.assert_close(x.grad, x_reference.grad)
+
+
+def test_zeros_are_passed_over_where_most_numbers_are_zeros(one_thread):
+    net, x = partly_silent_net(relu_last=True, silent=0.3), some_input(0.0).abs()
+    assert isinstance(net.run(x, x_has_gradient=False).layers[0], Dense)
+    x[torch.rand(x.shape, generator=named_generator(0, "zeros")) < 0.7] = 0
+    assert isinstance(net.run(x, x_has_gradient=False).layers[0], Sparse)
+    assert isinstance(net.run(x, x_has_gradient=True).layers[0], Dense)  # a zero has a gradient of its own
+
+
+def test_the_loop_over_what_is_not_zero_has_one_thread_and_blas_has_all(one_thread):
+    net, x = partly_silent_net(relu_last=True, silent=0.0), torch.zeros(8, 12).double()
+    x[:, :] = torch.tensor([1.0, 0.0, 0.0]).repeat(4)  # eight columns are silent, and of the others nothing is zero
+    x[1::2, [0, 3]], x[::2, [6, 9]] = 0, 0
+    kinds = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        kinds.append(type(net.run(x, x_has_gradient=False).layers[0]))
+    assert kinds == [Sparse, Dense]
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("x", [torch.ones(2, 13).double(), torch.zeros(2, 11).double(), torch.ones(2, 12)])
+def test_rows_of_another_width_or_type_are_an_error(x):
+    message = rf"The layer takes rows of 12 numbers of torch.float64. Got {x.shape[1]} of {x.dtype}"
+    with pytest.raises(RuntimeError, match=message):
+        partly_silent_net(relu_last=True, silent=0.0)(x)
 
 
 def test_rows_may_be_stacked():

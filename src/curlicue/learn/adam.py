@@ -1,10 +1,10 @@
 """Adam, which leaves alone what rests.
 
 A row of weights without a gradient, because its unit is silent or its component not visited, is moved by what is left
-of its first moment. Once that has faded, all that Adam does to it is to let its second moment fade by β₂ a step, which
-can be done for many steps at once when it moves again. The numbers are Adam's up to rounding. What is saved is memory
-traffic: a trained network has many units that no sample of a batch wakes, and of many components few are ever on the
-move.
+of its first moment, by less and less. Once that is lost in the rounding of each of its weights, all that Adam does to
+it is to let its moments fade by β₁ and β₂ a step, which can be done for many steps at once when it moves again. The
+numbers are Adam's up to rounding. What is saved is memory traffic: a trained network has many units that no sample of
+a batch wakes, and of many components few are ever on the move.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from curlicue.model.gradient import Gradient, matrix_shape
-from curlicue.model.kernels import Array, compiled
+from curlicue.model.kernels import ALL, Array, compiled, is_all
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # TensorFlow's defaults, which are torch's too
-FADED = 1e-30  # of a first moment: a step in proportion to it is lost in rounding
+FADED = 1e-30  # of a first moment: it counts as zero
 MOVING = -1  # in place of the number of steps rested
-ALL = np.full(1, -1, np.int64)  # rows or columns; an empty list has none of them
 
 
 class Moments:
@@ -33,7 +32,7 @@ class Moments:
     def __init__(self, steps: Tensor, first: Tensor, second: Tensor, rested: Tensor) -> None:
         self.steps = int(steps)  # taken with it
         self.first, self.second = first, second  # as the parameter
-        self.rested = rested  # [R], steps that the second moments of each row have yet to fade by, or MOVING
+        self.rested = rested  # [R], steps that the moments of each row have yet to fade by, or MOVING
         self.shape = matrix_shape(first)
         self.arrays = first.view(self.shape).numpy(), second.view(self.shape).numpy(), rested.numpy()
 
@@ -118,7 +117,7 @@ def _step(
     """One step on weight [R, C], with the gradient g in the given rows and columns ([-1]: all; an empty list: none)."""
     rate, beta1, rest1, beta2, rest2, eps, correction, faded = constants
     (R, C), zero = weight.shape, weight.dtype.type(0)
-    all_rows, all_columns = len(rows) == 1 and rows[0] < 0, len(columns) == 1 and columns[0] < 0
+    all_rows, all_columns = is_all(rows), is_all(columns)
     spread = np.zeros(C, weight.dtype)
     i = 0  # rows of g before this one
     for r in range(R):
@@ -126,17 +125,18 @@ def _step(
             if rested[r] >= 0:
                 rested[r] += 1
                 continue
-            gone = True
+            lost = True
             for j in range(C):
-                m, v = beta1 * first[r, j], beta2 * second[r, j]
+                m, v, before = beta1 * first[r, j], beta2 * second[r, j], weight[r, j]
                 m = zero if abs(m) <= faded else m
                 first[r, j], second[r, j] = m, v
                 weight[r, j] -= rate * m / (math.sqrt(v) * correction + eps)
-                gone &= m == 0
-            if gone:
+                lost &= weight[r, j] == before
+            if lost:
                 rested[r] = 0
             continue
         if rested[r] >= 0:
+            first[r] *= weight.dtype.type(beta1 ** rested[r])
             second[r] *= weight.dtype.type(beta2 ** rested[r])
             rested[r] = -1
         if all_columns:

@@ -21,14 +21,15 @@ from curlicue.model.gaussian import VAR_FLOOR
 from curlicue.model.gradient import Gradient, Slope
 from curlicue.model.likelihood import Bernoulli, GaussianNoise
 from curlicue.model.mixture import MixtureVAE
-from curlicue.model.networks import ReluNet, Tape
-from curlicue.model.pairs import Groups, Pairs
+from curlicue.model.networks import ReluNet, Tape, as_array
+from curlicue.model.pairs import Pairs
 
 
 def can_ascend(model: MixtureVAE, z_samples: int) -> bool:
     """Whether the gradient of its bound is written out here."""
-    ours = type(model) is MixtureVAE and type(model.p_x) in (Bernoulli, GaussianNoise)
-    return ours and type(model.encoder) is type(model.decoder) is ReluNet and z_samples == 1
+    encoder, ours = model.encoder, type(model) is MixtureVAE and type(model.p_x) in (Bernoulli, GaussianNoise)
+    nets = isinstance(encoder, ReluNet) and encoder.relu_last and type(encoder) is type(model.decoder) is ReluNet
+    return ours and nets and z_samples == 1
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,7 @@ class _Latent:
     model: MixtureVAE
     encoder: Tape
     decoder: Tape
-    groups: Groups
-    lines: Tensor  # [A, n, H], h of each pair, by component
-    weight: Tensor  # [A, H, 2Z], the heads of those that occur
+    pairs: Pairs
     arguments: tuple[kernels.Array, ...]  # of q(z|x,y) and p(z|y), as `latents_pull` takes them
     x: Tensor  # [N, D]
     log_p_x: Tensor  # [N]
@@ -120,34 +119,34 @@ class _Latent:
     @classmethod
     def of(cls, model: MixtureVAE, x: Tensor, encoder: Tape, pairs: Pairs, rng: Generator) -> _Latent:
         """One z for each pair; all components of a sample get the same ε."""
-        groups = Groups.of(pairs, model.K)
-        lines, weight, raw = model.q_z_raw(encoder.out, groups)
-        q = raw.view(-1, 2 * model.n_z).index_select(0, groups.places).numpy()  # [N, 2Z]
+        pairs.check(model.K)
+        rows, ks = pairs.rows.numpy(), pairs.ks.numpy()
+        weight, bias = (as_array(model.heads[name]) for name in ("q_z_weight", "q_z_bias"))
+        q = kernels.heads(encoder.out.numpy(), rows, ks, weight, bias)  # [N, 2Z]
         p = (model.heads["p_z"] + model.p_z_bias).numpy()  # [K, 2Z]
         noise = torch.randn(1, len(x), model.n_z, generator=rng)[0].numpy()  # [B, Z]
         (q_var, q_slope), (p_var, p_slope) = kernels.variances(q, VAR_FLOOR), kernels.variances(p, VAR_FLOOR)
-        rows, ks = pairs.rows.numpy(), pairs.ks.numpy()
         z, kl_z = map(torch.from_numpy, kernels.latents(q, q_var, p, p_var, ks, noise, rows))
         decoder = _network(model.decoder).run(z, x_has_gradient=True)
         x = x.index_select(0, pairs.rows)
         arguments = (q, q_var, q_slope, p, p_var, p_slope, ks, noise, rows)
         log_p_x = model.p_x.log_p(x, decoder.out)
-        return cls(model, encoder, decoder, groups, lines, weight.detach(), arguments, x, log_p_x, kl_z)
+        return cls(model, encoder, decoder, pairs, arguments, x, log_p_x, kl_z)
 
     def pull(self, weights: Tensor, g_logits: Tensor) -> Iterator[Slope]:
         """Of Σ weights · (KL − log p(x|z)) over the pairs [N], given that of the logits of q(y|x) [B, K]."""
-        model, (A, n, H), active = self.model, self.lines.shape, self.groups.active
+        model, h = self.model, self.encoder.out
         g_out, of_p_x = model.p_x.pull(-weights, self.x, self.decoder.out)
         g_z = yield from self.decoder.pull(g_out, "decoder.")
         assert g_z is not None
-        g_q, g_p = map(torch.from_numpy, kernels.latents_pull(g_z.numpy(), weights.numpy(), *self.arguments))
-        g_raw = torch.zeros(A * n, 2 * model.n_z).index_copy_(0, self.groups.places, g_q).view(A, n, -1)
+        g_q, of_p_z = kernels.latents_pull(g_z.numpy(), weights.numpy(), *self.arguments)
         g_h = g_logits @ model.heads["q_y_weight"].detach()  # [B, H]
-        g_lines = (g_raw @ self.weight.transpose(1, 2)).view(-1, H)  # padding has none: index_add_ adds zeros
-        g_h.index_add_(0, self.groups.gather, g_lines)
-        yield "heads.q_z_weight", Gradient((self.lines.transpose(1, 2) @ g_raw).view(A, -1), active)
-        yield "heads.q_z_bias", Gradient(g_raw.sum(1), active)
-        yield "heads.q_y_weight", Gradient(g_logits.t() @ self.encoder.out)
+        rows, ks, weight = self.pairs.rows.numpy(), self.pairs.ks.numpy(), as_array(model.heads["q_z_weight"])
+        found = kernels.heads_pull(g_q, h.numpy(), rows, ks, weight, g_h.numpy())
+        active, of_weight, of_bias, g_p = map(torch.from_numpy, (*found, of_p_z))
+        yield "heads.q_z_weight", Gradient(of_weight, active)
+        yield "heads.q_z_bias", Gradient(of_bias, active)
+        yield "heads.q_y_weight", Gradient(g_logits.t() @ h)
         yield "heads.q_y_bias", Gradient(g_logits.sum(0, keepdim=True))
         yield "heads.p_z", Gradient(g_p)
         yield "p_z_bias", Gradient(g_p.sum(0, keepdim=True))

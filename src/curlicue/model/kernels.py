@@ -1,6 +1,6 @@
-"""The loops between the matrix products, compiled when they are first called.
+"""The loops between the matrix products and those over mostly zeros, compiled when they are first called.
 
-torch runs each of them as a dozen small operations, and in a step of a few milliseconds these cost as much as the
+torch runs each of the former as a dozen small operations, and in a step of a few milliseconds these cost as much as the
 products do. Numba compiles them once on a machine and keeps the result beside this file, or in the user's cache.
 Arrays are C-contiguous, of one floating type; an index is int64. Indices are not checked here: who calls has made sure.
 """
@@ -16,6 +16,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+ALL = np.full(1, -1, np.int64)  # rows or columns; an empty list has none of them
 Loop = TypeVar("Loop", bound=Callable[..., Any])
 
 
@@ -32,37 +33,45 @@ def compiled(loop: Loop) -> Loop:
 
 
 @compiled
-def awake(x: Array) -> Array:
-    """The columns [a] of x [B, n] that are not all zero."""
+def awake(x: Array) -> tuple[Array, int]:
+    """The columns [a] of x [B, n] that are not all zero, and how many numbers in them are not."""
     B, n = x.shape
-    silent = np.ones(n, np.bool_)
+    counts = np.zeros(n, np.int64)
     for b in range(B):
         for j in range(n):
-            silent[j] &= x[b, j] == 0
-    return np.flatnonzero(~silent)
+            counts[j] += x[b, j] != 0
+    return np.flatnonzero(counts), counts.sum()
 
 
 @compiled
-def relu(h: Array) -> Array:
-    """ReLU of h [B, n] in place; the columns [a] that are not all zero after it."""
+def relu(h: Array) -> tuple[Array, int]:
+    """ReLU of h [B, n] in place; after it, what `awake` tells."""
     (B, n), zero = h.shape, h.dtype.type(0)
-    silent = np.ones(n, np.bool_)
+    counts = np.zeros(n, np.int64)
     for b in range(B):
         for j in range(n):
             negative = h[b, j] <= 0
             h[b, j] = zero if negative else h[b, j]
-            silent[j] &= negative
-    return np.flatnonzero(~silent)
+            counts[j] += not negative
+    return np.flatnonzero(counts), counts.sum()
 
 
 @compiled
-def columns(h: Array, which: Array) -> Array:
-    """h[:, which]."""
-    out = np.empty((len(h), len(which)), h.dtype)
-    for b in range(len(h)):
-        for j in range(len(which)):
-            out[b, j] = h[b, which[j]]
+def part(w: Array, rows: Array, columns: Array) -> Array:
+    """w[rows][:, columns]; the rows may be `ALL`."""
+    every = is_all(rows)
+    out = np.empty((len(w) if every else len(rows), len(columns)), w.dtype)
+    for i in range(len(out)):
+        line = w[i if every else rows[i]]
+        for j in range(len(columns)):
+            out[i, j] = line[columns[j]]
     return out
+
+
+@compiled
+def is_all(which: Array) -> bool:
+    """Whether that is `ALL`."""
+    return len(which) == 1 and which[0] < 0
 
 
 @compiled
@@ -94,6 +103,89 @@ def rows_not_zero(g: Array) -> Array:
                 silent[r] = False
                 break
     return np.flatnonzero(~silent)
+
+
+# -- products with mostly zeros: see networks.py -------------------------------------------------------------------
+
+
+@compiled
+def layer(h: Array, rows: Array, weight: Array, bias: Array) -> Array:
+    """h W[rows] + b [B, n] of h [B, a]: what is zero in h is passed over."""
+    B, n = len(h), weight.shape[1]
+    out = np.empty((B, n), h.dtype)
+    which, values, counts = not_zero(h, rows)
+    for first in range(0, n, 512):  # columns whose weights the processor's cache can hold
+        end = min(first + 512, n)
+        for b in range(B):
+            out[b, first:end] = bias[first:end]
+            add_rows(out[b, first:end], weight, first, which[b], values[b], counts[b])
+    return out
+
+
+@compiled
+def weight_pull(h: Array, g: Array) -> Array:
+    """hᵀ g [a, o] of h [B, a] and g [B, o]: what is zero in h is passed over."""
+    out = np.zeros((h.shape[1], g.shape[1]), g.dtype)
+    which, values, counts = not_zero(np.ascontiguousarray(h.T), ALL)
+    for i in range(len(out)):
+        add_rows(out[i], g, 0, which[i], values[i], counts[i])
+    return out
+
+
+@compiled
+def not_zero(h: Array, rows: Array) -> tuple[Array, Array, Array]:
+    """Of each line of h [B, a]: the `rows` [B, a + 4] that what is not zero stands for, the values, and how many.
+
+    After them there is room for three zeros: they are taken by fours.
+    """
+    (B, a), every = h.shape, is_all(rows)
+    which, values, counts = np.zeros((B, a + 4), np.int64), np.zeros((B, a + 4), h.dtype), np.empty(B, np.int64)
+    for b in range(B):
+        n = 0
+        for i in range(a):  # without a branch: a zero is overwritten by the next number
+            which[b, n], values[b, n] = i if every else rows[i], h[b, i]
+            n += h[b, i] != 0
+        counts[b] = n
+    return which, values, counts
+
+
+@compiled
+def add_rows(out: Array, w: Array, first: int, which: Array, values: Array, n: int) -> None:
+    """out [m] += Σᵢ values[i] w[which[i], first : first + m] over the first n, and the zeros after them."""
+    end = first + len(out)
+    for i in range(0, n, 4):  # four at once: `out` is read and written less often
+        w0, w1 = w[which[i], first:end], w[which[i + 1], first:end]
+        w2, w3 = w[which[i + 2], first:end], w[which[i + 3], first:end]
+        v0, v1, v2, v3 = values[i], values[i + 1], values[i + 2], values[i + 3]
+        for j in range(len(out)):
+            out[j] += v0 * w0[j] + v1 * w1[j] + v2 * w2[j] + v3 * w3[j]
+
+
+@compiled
+def input_pull(g: Array, weight: Array, rows: Array, h: Array) -> Array:
+    """g W[rows]ᵀ [B, a] of g [B, o] where h [B, a], a ReLU, is not zero; zero elsewhere."""
+    (B, a), o, every, zero = h.shape, g.shape[1], is_all(rows), g.dtype.type(0)
+    out = np.zeros((B, a), g.dtype)
+    which = np.empty(64 + 4, np.int64)
+    for first in range(0, a, 64):  # rows of W that the processor's cache can hold
+        for b in range(B):
+            n = 0
+            for i in range(first, min(first + 64, a)):
+                which[n] = i
+                n += h[b, i] != 0
+            which[n : n + 3] = which[0]
+            for i in range(0, n, 4):  # four at once: g is read less often
+                i0, i1, i2, i3 = which[i], which[i + 1], which[i + 2], which[i + 3]
+                w0, w1 = weight[i0 if every else rows[i0]], weight[i1 if every else rows[i1]]
+                w2, w3 = weight[i2 if every else rows[i2]], weight[i3 if every else rows[i3]]
+                s0 = s1 = s2 = s3 = zero
+                for j in range(o):
+                    s0 += g[b, j] * w0[j]
+                    s1 += g[b, j] * w1[j]
+                    s2 += g[b, j] * w2[j]
+                    s3 += g[b, j] * w3[j]
+                out[b, i0], out[b, i1], out[b, i2], out[b, i3] = s0, s1, s2, s3
+    return out
 
 
 # -- pairs: see pairs.py -----------------------------------------------------------------------------------------
@@ -140,6 +232,53 @@ def arrange(rows: Array, ks: Array, K: int) -> tuple[Array, Array, Array]:
 
 
 # -- latents: see ascent.py --------------------------------------------------------------------------------------
+
+
+@compiled
+def heads(h: Array, rows: Array, ks: Array, weight: Array, bias: Array) -> Array:
+    """W_k h + b_k [N, 2Z] of the pairs (row of h [B, H], k): what is zero in h is passed over."""
+    out = np.empty((len(ks), bias.shape[1]), h.dtype)
+    which, values, counts = not_zero(h, ALL)
+    for i in range(len(ks)):
+        b, k = rows[i], ks[i]
+        out[i] = bias[k]
+        add_rows(out[i], weight[k], 0, which[b], values[b], counts[b])
+    return out
+
+
+@compiled
+def heads_pull(g: Array, h: Array, rows: Array, ks: Array, weight: Array, g_h: Array) -> tuple[Array, Array, Array]:
+    """The components [A] that occur and the gradients of their W [A, H · 2Z] and b [A, 2Z], given g [N, 2Z].
+
+    That of h is added to g_h [B, H] where h, a ReLU, is not zero. The components ascend.
+    """
+    H, m = h.shape[1], g.shape[1]
+    active = distinct(ks)
+    g_weight, g_bias = np.zeros((len(active) * H, m), g.dtype), np.zeros((len(active), m), g.dtype)
+    which, values, counts = not_zero(h, ALL)
+    a = 0
+    for i in range(len(ks)):
+        b, k, g_i = rows[i], ks[i], g[i]
+        a += k != active[a]
+        for j in range(m):
+            g_bias[a, j] += g_i[j]
+        for c in range(counts[b]):
+            value, unit = values[b, c], which[b, c]
+            of_weight, w = g_weight[a * H + unit], weight[k, unit]
+            total = g.dtype.type(0)
+            for j in range(m):
+                of_weight[j] += value * g_i[j]
+                total += w[j] * g_i[j]
+            g_h[b, unit] += total
+    return active, g_weight.reshape(len(active), H * m), g_bias
+
+
+@compiled
+def distinct(ks: Array) -> Array:
+    """Each of ks [N], which ascend, once: [A]."""
+    first = np.ones(len(ks), np.bool_)
+    first[1:] = ks[1:] != ks[:-1]
+    return ks[first]
 
 
 @compiled

@@ -76,19 +76,14 @@ class MixtureVAE(nn.Module):
         return linear(h, self.heads["q_y_weight"], self.heads["q_y_bias"]).log_softmax(-1)
 
     def q_z(self, h: Tensor, pairs: Pairs) -> Gaussian:
-        """q(z|x,y) for the given pairs only."""
+        """q(z|x,y) for the given pairs only: one batched product over the components that occur."""
         groups = Groups.of(pairs, self.K)
-        _, _, raw = self.q_z_raw(h, groups)
-        return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
-
-    def q_z_raw(self, h: Tensor, groups: Groups) -> tuple[Tensor, Tensor, Tensor]:
-        """One batched product over the components that occur: h by component [A, n, H], heads [A, H, 2Z] and result."""
-        A = len(groups.active)
         weight, bias = self.heads["q_z_weight"], self.heads["q_z_bias"]  # [K, H, 2Z], [K, 2Z]
-        if A < self.K:
+        if (A := len(groups.active)) < self.K:
             weight, bias = weight.index_select(0, groups.active), bias.index_select(0, groups.active)
         lines = h.index_select(0, groups.gather).view(A, -1, h.shape[1])  # [A, n, H]
-        return lines, weight, torch.baddbmm(bias.unsqueeze(1), lines, weight)
+        raw = torch.baddbmm(bias.unsqueeze(1), lines, weight)  # [A, n, 2Z]
+        return Gaussian.from_raw(raw.view(-1, 2 * self.n_z).index_select(0, groups.places))
 
     def p_z(self, ks: Tensor) -> Gaussian:
         """p(z|y=k): linear in one-hot y with a shared bias; [N] → [N, Z]."""

@@ -1,8 +1,9 @@
 """Encoders and decoders: the paper's MLPs; anything that maps a batch of rows to a batch of rows will do.
 
 In a trained network most hidden units are silent for a whole batch, above all when the batch shows one class, and so
-are most pixels of MNIST. A silent unit adds nothing to the next layer and gets no gradient, so `ReluNet` multiplies
-only the others, forwards and backwards: the same numbers, up to rounding, from a fraction of the products.
+are most pixels of MNIST; and of what is left most numbers are zero. A zero adds nothing to the next layer and gets no
+gradient, so `ReluNet` leaves out units that are silent, and where enough of the others' numbers are zero it passes over
+these too, forwards and backwards: the same numbers, up to rounding, from a fraction of the products.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from curlicue.model import kernels
 from curlicue.model.gradient import Gradient, Slope, exhausted
 
 SPARE = 0.9  # gathering pays if at most this share of the units is awake
+SPARSE = 0.5  # passing over zeros pays if at most this share of what is left is none, over BLAS's threads: it has one
 
 
 def init_linear(weight: Tensor, fan_in: int, rng: torch.Generator) -> Tensor:
@@ -48,17 +50,15 @@ class ReluNet(nn.Module):
     def run(self, x: Tensor, x_has_gradient: bool) -> Tape:
         """y = … ReLU(ReLU(x W₁ + b₁) W₂ + b₂) … of x [B, in], with what its gradient will need."""
         out = x.detach().contiguous()
-        # a silent input has no part in the product, but its own gradient is not zero
-        awake = None if x_has_gradient else few(kernels.awake(out.numpy()), out)
-        layers = []
+        # a zero input has no part in the product, but its own gradient is not zero
+        found = None if x_has_gradient else kernels.awake(out.numpy())
+        layers: list[Dense | Sparse] = []
         for weight, bias in zip(self.weights, self.biases, strict=True):
-            h = out if awake is None else _columns(out, awake)  # [B, a]
-            w = weight.detach() if awake is None else weight.index_select(0, awake)  # [a, out]
-            layers.append(Layer(h, w, awake))
-            out = torch.addmm(bias, h, w)
+            layers.append(layer_of(out, weight.detach().contiguous(), found))
+            out = layers[-1].run(bias.detach())
             is_last = len(layers) == len(self.weights)
-            awake = None if is_last and not self.relu_last else few(kernels.relu(out.numpy()), out)
-        return Tape(out, awake, layers, self.relu_last, x_has_gradient)
+            found = None if is_last and not self.relu_last else kernels.relu(out.numpy())
+        return Tape(out, None if found is None else few(found[0], out), layers, self.relu_last, x_has_gradient)
 
 
 def mlp_encoder(n_x: int, widths: Sequence[int], rng: torch.Generator) -> ReluNet:
@@ -72,12 +72,61 @@ def mlp_decoder(n_z: int, widths: Sequence[int], n_x: int, rng: torch.Generator)
 
 
 @dataclass(frozen=True)
-class Layer:
-    """What a layer multiplied: only the columns and rows of the inputs that were awake."""
+class Dense:
+    """A layer that BLAS multiplies: only the columns and rows of the inputs that are awake."""
 
     h: Tensor  # [B, a]
     w: Tensor  # [a, out]
     awake: Tensor | None  # [a], which inputs; None: all
+
+    def run(self, bias: Tensor) -> Tensor:
+        """h W + b [B, out]."""
+        return torch.addmm(bias, self.h, self.w)
+
+    def pull(self, g: Tensor, outputs: Tensor | None) -> Tensor:
+        """dh = g Wᵀ [B, a], given g [B, o] of some outputs."""
+        return g @ (self.w if outputs is None else _part(self.w, None, outputs)).t()
+
+    def pull_weight(self, g: Tensor) -> Tensor:
+        """dW = hᵀ g [a, o]."""
+        return self.h.t() @ g
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """A layer whose inputs are mostly zeros, which are passed over."""
+
+    h: Tensor  # [B, a]
+    w: Tensor  # [in, out]
+    awake: Tensor | None  # [a], which inputs; None: all
+
+    def run(self, bias: Tensor) -> Tensor:
+        """h W + b [B, out]."""
+        out = kernels.layer(self.h.numpy(), _indices(self.awake), self.w.numpy(), bias.numpy())
+        return torch.from_numpy(out)
+
+    def pull(self, g: Tensor, outputs: Tensor | None) -> Tensor:
+        """dh = g Wᵀ [B, a] where h is not zero, given g [B, o] of some outputs."""
+        w, rows = (self.w, self.awake) if outputs is None else (_part(self.w, self.awake, outputs), None)
+        return torch.from_numpy(kernels.input_pull(g.numpy(), w.numpy(), _indices(rows), self.h.numpy()))
+
+    def pull_weight(self, g: Tensor) -> Tensor:
+        """dW = hᵀ g [a, o]."""
+        return torch.from_numpy(kernels.weight_pull(self.h.numpy(), g.numpy()))
+
+
+def layer_of(h: Tensor, weight: Tensor, found: tuple[kernels.Array, int] | None) -> Dense | Sparse:
+    """That of weight [in, out] for h [B, in], of which was `found` what is awake and how many numbers are not zero."""
+    if h.shape[1] != len(weight) or h.dtype != weight.dtype:
+        takes = f"{len(weight)} numbers of {weight.dtype}"
+        raise RuntimeError(f"The layer takes rows of {takes}. Got {h.shape[1]} of {h.dtype}.")
+    if found is None:
+        return Dense(h, weight, None)
+    awake, not_zero = few(found[0], h), found[1]
+    h = h if awake is None else _part(h, None, awake)
+    if not_zero * torch.get_num_threads() <= SPARSE * h.numel():
+        return Sparse(h, weight, awake)
+    return Dense(h, weight if awake is None else weight.index_select(0, awake), awake)
 
 
 @dataclass(frozen=True)
@@ -86,7 +135,7 @@ class Tape:
 
     out: Tensor  # [B, out]
     awake: Tensor | None  # which of `out` were; None: all
-    layers: Sequence[Layer]
+    layers: Sequence[Dense | Sparse]
     relu_last: bool
     x_has_gradient: bool
 
@@ -99,14 +148,14 @@ class Tape:
         awake = self.awake
         if self.relu_last:
             kernels.silence(g.numpy(), self.out.numpy())
-        g = g if awake is None else _columns(g, awake)  # [B, o]
+        g = g if awake is None else _part(g, None, awake)  # [B, o]
         for number, layer in reversed([*enumerate(self.layers)]):
             passed, outputs, awake = g, awake, layer.awake
             if number or self.x_has_gradient:
-                g = g @ (layer.w if outputs is None else _columns(layer.w, outputs)).t()  # [B, a]
+                g = layer.pull(passed, outputs)  # [B, a]
             if number:
                 kernels.silence(g.numpy(), layer.h.numpy())
-            yield f"{prefix}weights.{number}", Gradient(layer.h.t() @ passed, layer.awake, outputs)
+            yield f"{prefix}weights.{number}", Gradient(layer.pull_weight(passed), layer.awake, outputs)
             of_bias = torch.from_numpy(kernels.sum_over_rows(passed.numpy()))
             yield f"{prefix}biases.{number}", Gradient(of_bias, None, outputs)
         return g if self.x_has_gradient else None
@@ -134,5 +183,15 @@ def few(awake: kernels.Array, h: Tensor) -> Tensor | None:
     return torch.from_numpy(awake) if len(awake) <= SPARE * h.shape[1] else None
 
 
-def _columns(h: Tensor, which: Tensor) -> Tensor:
-    return torch.from_numpy(kernels.columns(h.detach().numpy(), which.numpy()))
+def _part(w: Tensor, rows: Tensor | None, columns: Tensor) -> Tensor:
+    return torch.from_numpy(kernels.part(w.numpy(), _indices(rows), columns.numpy()))
+
+
+def _indices(which: Tensor | None) -> kernels.Array:
+    return kernels.ALL if which is None else which.numpy()
+
+
+def as_array(weight: Tensor) -> kernels.Array:
+    """The very numbers, unless they lie in another order."""
+    array: kernels.Array = weight.detach().contiguous().numpy()
+    return array

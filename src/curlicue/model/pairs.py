@@ -52,6 +52,13 @@ class Pairs:
         ks, rows = torch.sort(y, stable=True)
         return cls(rows, ks)
 
+    def check(self, K: int) -> None:
+        """Whether there are such components: compiled loops do not look."""
+        if len(self.ks) and not (self.ks[0] >= 0 and self.ks[-1] < K):
+            raise IndexError(
+                f"Components must be in the range [0, {K - 1}]. Got {int(self.ks[0])} to {int(self.ks[-1])}."
+            )
+
     def sum_rows(self, f: Tensor, B: int) -> Tensor:
         """Σₖ q f for each row, or its estimate: [N] → [B]."""
         if self.weights is None:
@@ -74,8 +81,5 @@ class Groups:
     @classmethod
     def of(cls, pairs: Pairs, K: int) -> Groups:
         """Lay out `pairs`."""
-        if len(pairs.ks) and not (pairs.ks[0] >= 0 and pairs.ks[-1] < K):
-            raise IndexError(
-                f"Components must be in the range [0, {K - 1}]. Got {int(pairs.ks[0])} to {int(pairs.ks[-1])}."
-            )
+        pairs.check(K)
         return cls(*map(torch.from_numpy, kernels.arrange(pairs.rows.numpy(), pairs.ks.numpy(), K)))
