@@ -6,18 +6,15 @@ All are measured in one process, in turns: the machine's moods hit each alike, a
 from __future__ import annotations
 
 import copy
+import ctypes
 import json
-import os
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
-
-os.environ["KINETO_LOG_LEVEL"] = "99"  # read when torch is imported: its profiler works in silence
 
 import torch
 import tyro
@@ -26,7 +23,6 @@ from rich.progress import track
 from rich.table import Table
 from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from curlicue.config import LearnerConfig, ModelConfig, RunConfig, Sequential, from_json
 from curlicue.experiments.run import Run, use_threads
@@ -35,7 +31,7 @@ from curlicue.learn.learner import Learner, Stream
 from curlicue.model import kernels
 from curlicue.model.mixture import MixtureVAE
 from curlicue.model.networks import ReluNet, few
-from curlicue.model.pairs import Groups, Pairs
+from curlicue.model.pairs import Pairs
 from curlicue.records import RunDirectory, environment, write_atomically
 from curlicue.rng import Rng, named_generator
 from curlicue.streams import sources
@@ -45,6 +41,7 @@ from curlicue.streams.sources import Split
 
 T = TypeVar("T")
 B = 100  # samples in a batch
+PROCESS = Path("/proc/self")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,22 +146,14 @@ def q_y_and_pairs(learner: Learner, x: Tensor) -> tuple[Tensor, Pairs]:
     return q_y, Pairs.every(q_y) if tau is None else Pairs.sparse(q_y, tau, learner.rng.latent)
 
 
-def products(n: Sequence[int], k: int, m: int, k_back: int, m_back: int) -> list[Product]:
-    """Forward [n, k][k, m], weight gradient [k_back, n][n, m_back], input gradient [n, m_back][m_back, k_back].
-
-    `n` may be [A, n], for A layers at once.
-    """
-    many, rows = n[:-1], n[-1]
-    return [
-        product(many, rows, k, m),
-        product(many, k_back, rows, m_back),
-        product(many, rows, m_back, k_back),
-    ]
+def products(n: int, k: int, m: int, m_back: int) -> list[Product]:
+    """Forward [n, k][k, m], weight gradient [k, n][n, m_back], input gradient [n, m_back][m_back, k]."""
+    return [product(n, k, m), product(k, n, m_back), product(n, m_back, k)]
 
 
-def product(many: Sequence[int], n: int, k: int, m: int) -> Product:
-    """[n, k][k, m], so `many` times."""
-    return Product(torch.randn(*many, n, k), torch.randn(*many, k, m), torch.empty(*many, n, m))
+def product(n: int, k: int, m: int) -> Product:
+    """[n, k][k, m]."""
+    return Product(torch.randn(n, k), torch.randn(k, m), torch.empty(n, m))
 
 
 @torch.no_grad()
@@ -175,7 +164,7 @@ def network_products(network: ReluNet, x: Tensor, dense: bool) -> list[Product]:
         a = width_awake(h, dense)
         out = torch.addmm(bias, h, weight)
         h = out.clamp_min(0) if layer < len(network.weights) - 1 or network.relu_last else out
-        found += products([len(x)], a, weight.shape[1], a, width_awake(h, dense))
+        found += products(len(x), a, weight.shape[1], width_awake(h, dense))
     return found
 
 
@@ -187,16 +176,16 @@ def width_awake(h: Tensor, dense: bool) -> int:
 
 @torch.no_grad()
 def step_products(learner: Learner, x: Tensor, dense: bool) -> list[Product]:
-    """All products of the step on x."""
+    """All products of the step on x, as BLAS would take them: single zeros are multiplied too."""
     model, (_, pairs) = learner.model, q_y_and_pairs(learner, x)
     h = model.encode(x)
-    groups, H = Groups.of(pairs, model.K), h.shape[1]
-    A = len(groups.active)
+    H, two_z = h.shape[1], 2 * model.n_z
     z = model.q_z(h, pairs).sample(learner.rng.latent)[0]
     encoder = network_products(network_of(model.encoder), x, dense)
     del encoder[2]  # nobody needs the gradient of x
-    q_y = products([len(x)], H, model.K, H, model.K)
-    q_z = products([A, len(groups.gather) // A], H, 2 * model.n_z, H, 2 * model.n_z)
+    q_y = products(len(x), H, model.K, model.K)
+    counts = pairs.ks.unique(return_counts=True)[1].tolist()
+    q_z = [each for n in counts for each in products(n, H, two_z, two_z)]
     return encoder + q_y + q_z + network_products(network_of(model.decoder), z, dense)
 
 
@@ -250,16 +239,24 @@ def take_turns(cases: dict[str, Learner], stream: Stream, plan: Plan) -> dict[st
     return times
 
 
-def peak_bytes(learner: Learner, x: Tensor) -> int:
-    """The most memory that a step holds in tensors at any moment, beyond what is held between steps."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        learner.observe(x)
-    with TemporaryDirectory() as folder:
-        trace = Path(folder, "trace.json")
-        profiler.export_chrome_trace(str(trace))
-        events = json.loads(trace.read_text())["traceEvents"]
-    changes = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: float(e["ts"]))
-    return max(accumulate(int(e["args"]["Bytes"]) for e in changes))
+def peak_bytes(learner: Learner, x: Tensor) -> int | None:
+    """The most memory that a step takes at any moment, whoever asks for it, beyond what is held between steps.
+
+    Where Linux tells; None elsewhere.
+    """
+    if not PROCESS.is_dir():
+        return None
+    ctypes.CDLL(None).malloc_trim(0)  # what is free goes back, to be counted when it is taken again
+    (PROCESS / "clear_refs").write_text("5")  # the highest so far is what is held now
+    before = memory("VmRSS")
+    learner.observe(x)
+    return memory("VmHWM") - before
+
+
+def memory(name: str) -> int:
+    """Bytes of this process, by the name that Linux has for them."""
+    lines = (PROCESS / "status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))
 
 
 # -- telling ----------------------------------------------------------------------------------------------------
@@ -297,7 +294,7 @@ def print_tables(report: dict[str, Any], console: Console) -> None:
     """The report, for people."""
     cases = Table("case", "ms a step", "peak MB", "pairs a sample", "mean max q(y|x)", title=report["data"])
     for name, case in report["cases"].items():
-        numbers = (case["ms"], case["peak_bytes"] / 1e6, case["pairs_per_sample"], case["mean_max_q_y"])
+        numbers = (case["ms"], (case["peak_bytes"] or math.nan) / 1e6, case["pairs_per_sample"], case["mean_max_q_y"])
         cases.add_row(name, *(f"{number:.2f}" for number in numbers))
     ratios = Table("ratio", "median", "quartiles")
     for name in (name for name in RATIOS if name in report):
@@ -307,12 +304,12 @@ def print_tables(report: dict[str, Any], console: Console) -> None:
     console.print(cases, ratios)
 
 
-def main(out: Path | None = None, threads: int | None = None, run: Path | None = None, quick: bool = False) -> None:
+def main(out: Path | None = None, threads: int = 1, run: Path | None = None, quick: bool = False) -> None:
     """Measure a training step of the MNIST network.
 
     Args:
         out: a JSON file to write
-        threads: for torch to use (default: as many as it chooses)
+        threads: for torch to use; the runs of all tables have one
         run: a run directory whose model is measured, instead of models trained here
         quick: only try the script out; the numbers mean nothing
     """

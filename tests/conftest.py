@@ -9,7 +9,6 @@ from torch import Tensor
 
 from curlicue.cli import main
 from curlicue.config import LearnerConfig, Likelihood, ModelConfig
-from curlicue.learn import adam
 from curlicue.learn.learner import Learner
 from curlicue.model.likelihood import GaussianNoise
 from curlicue.model.mixture import MixtureVAE
@@ -58,15 +57,6 @@ def make_learner() -> Callable[..., Learner]:
         return Learner(model, LearnerConfig(**{"expansion": None, "replay": None} | settings), rng)
 
     return make
-
-
-@pytest.fixture
-def quick_to_rest(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Adam lets a row of weights rest as soon as it has no gradient."""
-    monkeypatch.setattr(adam, "FADED", 10.0)
-    adam._constants.cache_clear()
-    yield
-    adam._constants.cache_clear()
 
 
 @pytest.fixture

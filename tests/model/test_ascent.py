@@ -6,10 +6,12 @@ import torch
 from torch import Generator, Tensor, nn
 
 from curlicue.config import Likelihood
+from curlicue.model import networks
 from curlicue.model.ascent import Ascent, ascend, ascend_given, can_ascend
 from curlicue.model.elbo import ElboTerms, elbo, elbo_given
 from curlicue.model.likelihood import Bernoulli
 from curlicue.model.mixture import MixtureVAE
+from curlicue.model.networks import ReluNet
 from curlicue.rng import named_generator
 
 Y = torch.tensor([0, 2, 2, 0, 4, 2])  # of five components, two are not visited
@@ -28,6 +30,12 @@ KINDS: dict[str, tuple[Callable[..., Ascent], Callable[..., ElboTerms]]] = {
 }
 every_kind = pytest.mark.parametrize("kind", KINDS)
 both_likelihoods = pytest.mark.parametrize("likelihood", list(Likelihood))
+
+
+@pytest.fixture(params=[-1.0, torch.inf], ids=["Dense", "Sparse"])
+def either_layer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All layers that can be are of one type."""
+    monkeypatch.setattr(networks, "SPARSE", request.param)
 
 
 @pytest.fixture
@@ -76,7 +84,7 @@ def assert_same(model: MixtureVAE, x: Tensor, kind: str, rtol: float, atol: floa
 @every_kind
 @both_likelihoods
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.usefixtures("in_double")
+@pytest.mark.usefixtures("in_double", "either_layer")
 def test_terms_and_gradients_are_those_of_the_bound_and_of_autograd(make_model, make_batch, kind, likelihood, seed):
     assert_same(make_model(K, likelihood, seed=seed), make_batch(B, seed), kind, 1e-9, 1e-12, seed)
 
@@ -88,7 +96,7 @@ def test_in_single_precision_they_differ_by_no_more_than_rounding(make_model, ma
 
 
 @every_kind
-@pytest.mark.usefixtures("in_double")
+@pytest.mark.usefixtures("in_double", "either_layer")
 def test_they_agree_where_units_and_features_are_silent(make_model, make_batch, kind):
     model, x = make_model(K), make_batch(B)
     x[:, [1, 4]] = 0
@@ -100,7 +108,7 @@ def test_they_agree_where_units_and_features_are_silent(make_model, make_batch, 
 
 @every_kind
 @pytest.mark.parametrize("network", ["encoder", "decoder"])
-@pytest.mark.usefixtures("in_double")
+@pytest.mark.usefixtures("in_double", "either_layer")
 def test_they_agree_where_a_whole_layer_or_a_whole_batch_is_silent(make_model, make_batch, kind, network):
     model, x = make_model(K), make_batch(B)
     assert_same(model, torch.zeros_like(x), kind, 1e-9, 1e-12)
@@ -110,13 +118,13 @@ def test_they_agree_where_a_whole_layer_or_a_whole_batch_is_silent(make_model, m
 
 
 @every_kind
-@pytest.mark.usefixtures("in_double")
+@pytest.mark.usefixtures("in_double", "either_layer")
 def test_they_agree_for_a_single_sample(make_model, make_batch, kind):
     assert_same(make_model(K), make_batch(1), kind, 1e-9, 1e-12)
 
 
 @pytest.mark.parametrize("kind", ["exact", "sparse"])
-@pytest.mark.usefixtures("in_double")
+@pytest.mark.usefixtures("in_double", "either_layer")
 def test_they_agree_for_a_single_component(make_model, make_batch, kind):
     assert_same(make_model(1), make_batch(B), kind, 1e-9, 1e-12)
 
@@ -152,6 +160,7 @@ def test_components_that_nobody_visits_are_not_in_the_gradient_of_their_heads(ma
 
 
 @every_kind
+@pytest.mark.usefixtures("either_layer")
 def test_a_parameter_may_move_as_soon_as_its_slope_has_come(make_model, make_batch, kind):
     model, x = make_model(K), make_batch(B)
     expected = slopes_of(model, KINDS[kind][0](model, x, draws()))
@@ -191,12 +200,20 @@ def with_networks(encoder: nn.Module, decoder: nn.Module) -> MixtureVAE:
     return MixtureVAE(encoder, decoder, Bernoulli(), n_x=6, n_z=2, K=K, rng=named_generator(0, "heads"))
 
 
+@pytest.mark.parametrize("n", [B - 1, B + 1])
+def test_every_sample_needs_a_component(make_model, make_batch, n):
+    message = f"Each sample needs a component. Got {n} components for {B} samples."
+    with pytest.raises(ValueError, match=message):
+        ascend_given(make_model(K), make_batch(B), torch.zeros(n, dtype=torch.int64), draws())
+
+
 def test_only_the_papers_networks_with_one_sample_of_z_have_their_gradient_written_out(make_model):
     model = make_model(K)
     assert can_ascend(model, 1)
     assert not can_ascend(model, 2)
     assert not can_ascend(with_networks(nn.Linear(6, 8), model.decoder), 1)
     assert not can_ascend(with_networks(model.encoder, nn.Linear(2, 6)), 1)
+    assert not can_ascend(with_networks(ReluNet((6, 8), relu_last=False, rng=draws()), model.decoder), 1)
     assert can_ascend(with_networks(model.encoder, model.decoder), 1)
     model.p_x = type("Louder", (Bernoulli,), {})()
     assert not can_ascend(model, 1)

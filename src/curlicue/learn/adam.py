@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from curlicue.model.gradient import Gradient, matrix_shape
-from curlicue.model.kernels import ALL, Array, compiled, is_all
+from curlicue.model.kernels import ALL, Array, compiled
 
 BETA1, BETA2, EPS = 0.9, 0.999, 1e-8  # TensorFlow's defaults, which are torch's too
 FADED = 1e-30  # of a first moment: it counts as zero
@@ -117,7 +117,7 @@ def _step(
     """One step on weight [R, C], with the gradient g in the given rows and columns ([-1]: all; an empty list: none)."""
     rate, beta1, rest1, beta2, rest2, eps, correction, faded = constants
     (R, C), zero = weight.shape, weight.dtype.type(0)
-    all_rows, all_columns = is_all(rows), is_all(columns)
+    all_rows, all_columns = len(rows) == 1 and rows[0] < 0, len(columns) == 1 and columns[0] < 0
     spread = np.zeros(C, weight.dtype)
     i = 0  # rows of g before this one
     for r in range(R):

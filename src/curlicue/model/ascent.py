@@ -26,9 +26,12 @@ from curlicue.model.pairs import Pairs
 
 
 def can_ascend(model: MixtureVAE, z_samples: int) -> bool:
-    """Whether the gradient of its bound is written out here."""
-    encoder, ours = model.encoder, type(model) is MixtureVAE and type(model.p_x) in (Bernoulli, GaussianNoise)
-    nets = isinstance(encoder, ReluNet) and encoder.relu_last and type(encoder) is type(model.decoder) is ReluNet
+    """Whether the gradient of its bound is written out here.
+
+    Where h is zero the gradient that the heads have of it is left out, which is right only behind a ReLU.
+    """
+    ours = type(model) is MixtureVAE and type(model.p_x) in (Bernoulli, GaussianNoise)
+    nets = type(model.encoder) is type(model.decoder) is ReluNet and model.encoder.relu_last
     return ours and nets and z_samples == 1
 
 
@@ -87,6 +90,8 @@ def ascend(model: MixtureVAE, x: Tensor, rng: Generator, *, tau: float | None = 
 @torch.no_grad()
 def ascend_given(model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator) -> Ascent:
     """L_sup(x, y), as `elbo_given` has it."""
+    if len(y) != len(x):
+        raise ValueError(f"Each sample needs a component. Got {len(y)} components for {len(x)} samples.")
     encoder = _network(model.encoder).run(x, x_has_gradient=False)
     log_q_y = model.log_q_y(encoder.out)  # [B, K]
     q_y = log_q_y.exp()

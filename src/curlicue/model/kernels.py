@@ -136,7 +136,7 @@ def weight_pull(h: Array, g: Array) -> Array:
 def not_zero(h: Array, rows: Array) -> tuple[Array, Array, Array]:
     """Of each line of h [B, a]: the `rows` [B, a + 4] that what is not zero stands for, the values, and how many.
 
-    After them there is room for three zeros: they are taken by fours.
+    After them come three zeros, as if of the first row: they are taken by fours.
     """
     (B, a), every = h.shape, is_all(rows)
     which, values, counts = np.zeros((B, a + 4), np.int64), np.zeros((B, a + 4), h.dtype), np.empty(B, np.int64)
@@ -145,7 +145,7 @@ def not_zero(h: Array, rows: Array) -> tuple[Array, Array, Array]:
         for i in range(a):  # without a branch: a zero is overwritten by the next number
             which[b, n], values[b, n] = i if every else rows[i], h[b, i]
             n += h[b, i] != 0
-        counts[b] = n
+        counts[b], which[b, n : n + 3] = n, which[b, 0]
     return which, values, counts
 
 

@@ -21,7 +21,7 @@ from curlicue.model import kernels
 from curlicue.model.gradient import Gradient, Slope, exhausted
 
 SPARE = 0.9  # gathering pays if at most this share of the units is awake
-SPARSE = 0.5  # passing over zeros pays if at most this share of what is left is none, over BLAS's threads: it has one
+SPARSE = 0.5  # passing over zeros pays if at most this share, divided by BLAS's threads, of what is left is not zero
 
 
 def init_linear(weight: Tensor, fan_in: int, rng: torch.Generator) -> Tensor:
@@ -153,7 +153,7 @@ class Tape:
             passed, outputs, awake = g, awake, layer.awake
             if number or self.x_has_gradient:
                 g = layer.pull(passed, outputs)  # [B, a]
-            if number:
+            if number and isinstance(layer, Dense):
                 kernels.silence(g.numpy(), layer.h.numpy())
             yield f"{prefix}weights.{number}", Gradient(layer.pull_weight(passed), layer.awake, outputs)
             of_bias = torch.from_numpy(kernels.sum_over_rows(passed.numpy()))

@@ -53,7 +53,7 @@ class Pairs:
         return cls(rows, ks)
 
     def check(self, K: int) -> None:
-        """Whether there are such components: compiled loops do not look."""
+        """An error if there are no such components: compiled loops do not look."""
         if len(self.ks) and not (self.ks[0] >= 0 and self.ks[-1] < K):
             raise IndexError(
                 f"Components must be in the range [0, {K - 1}]. Got {int(self.ks[0])} to {int(self.ks[-1])}."
