@@ -48,7 +48,7 @@ PROCESS = Path("/proc/self")
 class Plan:
     """How many steps."""
 
-    training: int = 1500  # steps over all ten classes
+    training: int = 5000  # steps over all ten classes
     rounds: int = 25
     sparse: int = 8  # steps in a turn
     exact: int = 2  # steps in a turn

@@ -342,7 +342,9 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
     slopes = kernels.variances(given["q"], FLOOR)[1], kernels.variances(given["p"], FLOOR)[1]
     q, q_var, p, p_var, *where = given.values()
     pull = rng().normal(size=(N, Z)), rng().normal(size=N), q, q_var, slopes[0], p, p_var, slopes[1], *where
-    rows, ks, _, _ = kernels.choose(*posteriors(), 0.3)
+    q_y, u = posteriors()
+    rows, ks, p, best = kernels.choose(q_y, u, 0.3)
+    f, weights = rng().normal(size=len(ks)).astype(np.float32), q_y[rows, ks] / p
     few, weight = mostly_zeros(5, 7, 0.4), rng().normal(size=(7, 6))
     *pull_heads, _ = heads().values()
     return {
@@ -358,6 +360,8 @@ def calls() -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "heads": (kernels.heads, tuple(heads().values())),
         "heads_pull": (kernels.heads_pull, (rng().normal(size=(6, 6)), *pull_heads, np.ones((4, 7)))),
         "distinct": (kernels.distinct, (HEADS[1],)),
+        "estimate": (kernels.estimate, (f, weights, rows, best, 40)),
+        "posterior_pull": (kernels.posterior_pull, (q_y, np.log(q_y), f, weights, rows, ks, best)),
         "silence": (kernels.silence, (g, h)),
         "sum_over_rows": (kernels.sum_over_rows, (g,)),
         "rows_not_zero": (kernels.rows_not_zero, (np.maximum(h, 0).T.copy(),)),

@@ -86,6 +86,13 @@ def test_the_loop_over_what_is_not_zero_has_one_thread_and_blas_has_all(one_thre
     assert kinds == [Sparse, Dense]
 
 
+def test_blas_has_what_is_too_large_for_the_cache(one_thread):
+    net = partly_silent_net(relu_last=True, silent=0.3)
+    x = (torch.rand(513, 12, generator=named_generator(0, "x")) < 0.2).double()
+    for rows, kind in ((512, Sparse), (513, Dense)):
+        assert isinstance(net.run(x[:rows], x_has_gradient=False).layers[0], kind)
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()

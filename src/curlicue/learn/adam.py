@@ -72,7 +72,9 @@ class Adam:
         moments = self.moments[name]
         _check_fit(name, parameter, moments, gradient)
         moments.steps += 1
-        weight = parameter.detach().contiguous()  # itself, but for a network of the user's own with another layout
+        weight = parameter.detach()
+        if other_layout := not weight.is_contiguous():  # of a network of the user's own
+            weight = weight.contiguous()
         _step(
             weight.numpy().reshape(moments.shape),
             *moments.arrays,
@@ -81,7 +83,7 @@ class Adam:
             ALL if gradient.columns is None else gradient.columns.numpy(),
             _constants(self.learning_rate, moments.steps, moments.arrays[0].dtype),
         )
-        if weight.data_ptr() != parameter.data_ptr():
+        if other_layout:
             parameter.detach().copy_(weight)
 
     def grow(self, names: Iterable[str]) -> None:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
@@ -23,6 +24,8 @@ from curlicue.model.likelihood import Bernoulli, GaussianNoise
 from curlicue.model.mixture import MixtureVAE
 from curlicue.model.networks import ReluNet, Tape, as_array
 from curlicue.model.pairs import Pairs
+
+NONE = np.empty(0, np.int64)
 
 
 def can_ascend(model: MixtureVAE, z_samples: int) -> bool:
@@ -66,23 +69,18 @@ def ascend(model: MixtureVAE, x: Tensor, rng: Generator, *, tau: float | None = 
     pairs = Pairs.every(q_y) if tau is None else Pairs.sparse(q_y, tau, rng)
     latent = _Latent.of(model, x, encoder, pairs, rng)
     surprise = log_q_y + math.log(model.K)  # [B, K]
-    B, K = q_y.shape
-    terms = ElboTerms(pairs.sum_rows(latent.log_p_x, B), pairs.sum_rows(latent.kl_z, B), (q_y * surprise).sum(-1), q_y)
+    assert pairs.weights is not None
+    weights, rows, best = pairs.weights.numpy(), pairs.rows.numpy(), NONE if pairs.best is None else pairs.best.numpy()
+    log_p_x, kl_z = (
+        torch.from_numpy(kernels.estimate(f.numpy(), weights, rows, best, len(x)))
+        for f in (latent.log_p_x, latent.kl_z)
+    )
+    terms = ElboTerms(log_p_x, kl_z, (q_y * surprise).sum(-1), q_y)
 
     def slopes() -> Iterator[Slope]:
-        """d/dq of −L is log q + log K + 1 − f/p, f for the pairs that were visited: log p(x|z) − KL, or its surplus.
-
-        The softmax cancels the 1, and whatever else is the same for all components of a sample.
-        """
-        f = latent.log_p_x - latent.kl_z  # [N]
-        if pairs.best is not None:
-            f = f - f.index_select(0, pairs.best).index_select(0, pairs.rows)
-        places = pairs.rows * K + pairs.ks
-        assert pairs.weights is not None
-        slope = torch.zeros(B * K).index_copy_(0, places, pairs.weights * f).view(B, K)  # q · d/dq of Σ q f
-        g_q = (q_y * surprise).sub_(slope)
-        g_logits = torch.addcmul(g_q, q_y, g_q.sum(1, keepdim=True), value=-1)  # the softmax's
-        return latent.pull(pairs.weights / B, g_logits.div_(B))
+        f = (latent.log_p_x - latent.kl_z).numpy()  # [N]
+        g = kernels.posterior_pull(q_y.numpy(), surprise.numpy(), f, weights, rows, pairs.ks.numpy(), best)
+        return latent.pull(torch.from_numpy(weights / len(x)), torch.from_numpy(g))
 
     return Ascent(terms, slopes)
 

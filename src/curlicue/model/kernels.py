@@ -231,6 +231,35 @@ def arrange(rows: Array, ks: Array, K: int) -> tuple[Array, Array, Array]:
     return active, gather, places
 
 
+@compiled
+def estimate(f: Array, weights: Array, rows: Array, best: Array, B: int) -> Array:
+    """Σₖ q f for each row [B], as `Pairs.sum_rows` has it; without `best`, all pairs of a row are here."""
+    out = np.zeros(B, f.dtype)
+    for b in range(len(best)):
+        out[b] = f[best[b]]
+    for i in range(len(f)):
+        out[rows[i]] += weights[i] * (f[i] - f[best[rows[i]]] if len(best) else f[i])
+    return out
+
+
+@compiled
+def posterior_pull(q_y: Array, surprise: Array, f: Array, weights: Array, rows: Array, ks: Array, best: Array) -> Array:
+    """The gradient of −Σ L / B by the logits of q(y|x) [B, K].
+
+    d/dq of −L is log q + log K + 1 − f/p, f for the pairs that were visited: log p(x|z) − KL, or its surplus over that
+    of `best`. The softmax cancels the 1, and whatever else is the same for all components of a sample.
+    """
+    B, K = q_y.shape
+    g = q_y * surprise
+    for i in range(len(f)):
+        g[rows[i], ks[i]] -= weights[i] * (f[i] - f[best[rows[i]]] if len(best) else f[i])
+    for b in range(B):
+        total = g[b].sum()
+        for k in range(K):
+            g[b, k] = (g[b, k] - q_y[b, k] * total) / B
+    return g
+
+
 # -- latents: see ascent.py --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from curlicue.model.gradient import Gradient, Slope, exhausted
 
 SPARE = 0.9  # gathering pays if at most this share of the units is awake
 SPARSE = 0.5  # passing over zeros pays if at most this share, divided by BLAS's threads, of what is left is not zero
+ROWS = 512  # of a batch that the loops over what is not zero are made for: more would not stay in the processor's cache
 
 
 def init_linear(weight: Tensor, fan_in: int, rng: torch.Generator) -> Tensor:
@@ -124,7 +125,7 @@ def layer_of(h: Tensor, weight: Tensor, found: tuple[kernels.Array, int] | None)
         return Dense(h, weight, None)
     awake, not_zero = few(found[0], h), found[1]
     h = h if awake is None else _part(h, None, awake)
-    if not_zero * torch.get_num_threads() <= SPARSE * h.numel():
+    if len(h) <= ROWS and not_zero * torch.get_num_threads() <= SPARSE * h.numel():
         return Sparse(h, weight, awake)
     return Dense(h, weight if awake is None else weight.index_select(0, awake), awake)
 

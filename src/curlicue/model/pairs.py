@@ -54,10 +54,9 @@ class Pairs:
 
     def check(self, K: int) -> None:
         """An error if there are no such components: compiled loops do not look."""
-        if len(self.ks) and not (self.ks[0] >= 0 and self.ks[-1] < K):
-            raise IndexError(
-                f"Components must be in the range [0, {K - 1}]. Got {int(self.ks[0])} to {int(self.ks[-1])}."
-            )
+        ks = self.ks.numpy()
+        if len(ks) and not 0 <= ks[0] <= ks[-1] < K:
+            raise IndexError(f"Components must be in the range [0, {K - 1}]. Got {ks[0]} to {ks[-1]}.")
 
     def sum_rows(self, f: Tensor, B: int) -> Tensor:
         """Σₖ q f for each row, or its estimate: [N] → [B]."""
