@@ -16,7 +16,7 @@ test: $(INSTALLED)
 # compiled loops do not look where they read and write: here they do
 bounds: $(INSTALLED)
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/bounds OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 \
-	  tests/model tests/learn/test_adam.py tests/learn/test_trainer.py
+	  tests/engines tests/learn
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -14,12 +14,13 @@ from PIL import Image
 
 from curlicue.cli.drawing import PAINTERS
 from curlicue.cli.drawing import draw as paint
-from curlicue.config import RunConfig
 from curlicue.errors import RunError
-from curlicue.experiments.paper import EXPERIMENTS, LIFE, SETUPS, Experiment
+from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
 from curlicue.experiments.reproduce import Job, read_result
+from curlicue.experiments.settings import RunConfig
+from curlicue.experiments.setups import SETUPS
 from curlicue.experiments.tables import QUOTED, SHORT_OF, header, lines
-from curlicue.records import Json
+from curlicue.records.files import Json
 from curlicue.report import figures
 
 ROOT = Path(__file__).parent.parent
@@ -28,19 +29,19 @@ Found = Mapping[float, Runs]  # the same by the share of the steps that they too
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"  # in the README
 VARIANTS = {  # those in the README: what it calls them, and the command with their settings
     "mnist-mgr": ("growth and replay", "curlicue train --preset mnist --threads 1"),
-    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --replay none --threads 1"),
+    "mnist-no-replay": ("growth, no replay", "curlicue train --preset mnist --memory none --threads 1"),
     "mnist-no-expansion": (
         "replay, no growth",
-        "curlicue train --preset mnist --no-expansion --components 25 --tau 0.1 --threads 1",
+        "curlicue train --preset mnist --growth none --K 25 --tau 0.1 --threads 1",
     ),
 }
 FULL = "mnist-mgr"
 LEGEND = f"""K is the number of components; used are those that are the likeliest of at least one test sample.
 ± is the standard deviation over seeds (the paper has five; all its runs take 100,000 steps); minutes are a run's mean.
 {SHORT_OF} marks an accuracy or error that is worse than the paper's by more than two of its standard deviations."""
-DREAMS = "Dreams are rounded before they are rehearsed ([why](docs/decisions/0015-dreams-are-rounded.md))."
+ROUNDED = "Generated samples are rounded before they are rehearsed ([why](docs/decisions/0015-dreams-are-rounded.md))."
 LIVES = {  # what is drawn from a run directory, and where it shows what
-    "dreams": "One dream of each component, from class to class",
+    "dreams": "One generated sample of each component, from class to class",
     "d-new": "Samples of D_new at each birth",
     "latent": "The latent space over time, above coloured by class, below by component",
 }
@@ -52,7 +53,7 @@ Every table and figure of the paper, with our numbers beside its own. This page 
 {QUOTED} are systems that the paper quotes from others, as we do.
 T is the time of a class: snapshots are taken every T steps, every 0.1T, or before each birth (dyn).
 
-What is replayed is the mean of p(x|z), rounded, on MNIST, and a sample of it on SplitMNIST and Omniglot, unless a row
+What is rehearsed is the mean of p(x|z), rounded, on MNIST, and a sample of it on SplitMNIST and Omniglot, unless a row
 says otherwise; the last table has both ([decision 15](decisions/0015-dreams-are-rounded.md)).
 What else the paper leaves open, and what we chose: [deviations.md](deviations.md).
 """
@@ -138,7 +139,7 @@ def with_table(readme: str, found: Found) -> str:
     rows = tuple(replace(row, name=VARIANTS[row.setup][0]) for row in run)
     commands = "".join(f"{VARIANTS[row.setup][1]}  # {row.name}\n" for row in rows)
     before, after = readme.split(BEGIN)[0], readme.split(END)[1]
-    legend = f"{LEGEND}\n{DREAMS}\nThe settings of each row:"
+    legend = f"{LEGEND}\n{ROUNDED}\nThe settings of each row:"
     text = f"{table(replace(variants, rows=rows), runs)}\n{legend}\n\n```sh\n{commands}```"
     return f"{before}{BEGIN}\n{text}\n{END}{after}"
 

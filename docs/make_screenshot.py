@@ -17,10 +17,10 @@ from selenium import webdriver
 
 from curlicue.cli import main as curlicue
 from curlicue.report.html import write_page
-from curlicue.report.story import read
+from curlicue.report.run_data import read
 
 ROOT = Path(__file__).parent.parent
-SHOWN = ("headline", "classes", "latent", "dreams")  # sections
+SHOWN = ("headline", "classes", "latent", "generated")  # sections
 WIDTH = 1000  # pixels
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-background-networking")
 PATIENCE = 60.0  # seconds

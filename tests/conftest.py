@@ -8,14 +8,15 @@ import torch
 from torch import Tensor
 
 from curlicue.cli import main
-from curlicue.config import LearnerConfig, Likelihood, ModelConfig
-from curlicue.learn.learner import Learner
+from curlicue.config.model import Likelihood, ModelConfig
+from curlicue.learn.learner import Learner, LearnerConfig
 from curlicue.model.likelihood import GaussianNoise
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng, named_generator
 from written import write_run
 
 N_X = 6  # features of x
+collect_ignore = ["elsewhere.py"]  # it registers a device, which torch allows once
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def make_learner() -> Callable[..., Learner]:
     def make(seed: int = 0, K: int = 1, **settings: object) -> Learner:
         rng = Rng.from_seed(seed)
         model = MixtureVAE.from_config(ModelConfig(n_z=2, encoder=(8,), decoder=(7,), K=K), N_X, rng.init)
-        return Learner(model, LearnerConfig(**{"expansion": None, "replay": None} | settings), rng)
+        return Learner(model, LearnerConfig(**{"growth": None, "memory": None} | settings), rng)
 
     return make
 

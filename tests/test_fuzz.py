@@ -24,10 +24,13 @@ from sklearn.exceptions import NotFittedError
 
 from curlicue.errors import ConfigError, RunError
 from curlicue.estimator import CURL
-from curlicue.learn.checkpoint import _digest, _metadata
+from curlicue.growth.measured import Measured
+from curlicue.growth.threshold import Threshold
+from curlicue.learn.checkpoint import _digest, _header
 from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken
+from curlicue.memory.snapshot import Snapshot
+from estimators import D, eager, whole
 
-D = 5  # features
 B = 10  # rows of a mini-batch
 CAP = 3  # components
 
@@ -41,11 +44,6 @@ STABLE = settings(
     phases=[Phase.explicit, Phase.generate],  # to make a failing sequence of calls shorter takes minutes
     suppress_health_check=list(HealthCheck),
 )
-
-
-def whole(curl: CURL) -> bytes:
-    """All that its future depends on."""
-    return curl._engine.to_bytes()
 
 
 # -- batches ---------------------------------------------------------------------------------------------------------
@@ -159,9 +157,9 @@ numbers_given = st.fixed_dictionaries(
 
 SETTINGS: list[dict[str, Any]] = [
     {"likelihood": "gaussian"},
-    {"likelihood": "bernoulli", "replay": "smgr"},
-    {"likelihood": "gaussian", "snapshots": 7, "c_new": "auto", "n_new": 5},
-    {"likelihood": "bernoulli", "replay": None, "n_new": 30},
+    {"likelihood": "bernoulli", "memory": Snapshot(labelled=False)},
+    {"likelihood": "gaussian", "memory": Snapshot(snapshots=7), "growth": Measured(n_new=5)},
+    {"likelihood": "bernoulli", "memory": None, "n_new": 30},
 ]
 AGES = [1, 98 * B, 110 * B, 315 * B]  # rows: at the start, just before the first birth, half grown, at the cap
 READING = ["predict", "predict_proba", "transform", "score_samples", "reconstruct"]
@@ -169,9 +167,7 @@ READING = ["predict", "predict_proba", "transform", "score_samples", "reconstruc
 
 @lru_cache
 def started(kind: int, age: int) -> CURL:
-    small = {"n_z": 2, "encoder": (16,), "decoder": (16,), "batch_size": B, "random_state": 0}
-    eager = {"c_new": 1e6, "n_new": 1, "max_components": CAP}  # everything is poorly explained
-    curl = CURL(**small | eager | SETTINGS[kind])
+    curl = eager(batch_size=B, max_components=CAP, **SETTINGS[kind])
     return curl.partial_fit(numbers(curl.likelihood, age, "f4", 1.0, seed=1))
 
 
@@ -214,7 +210,7 @@ class AnyCalls(RuleBasedStateMachine):
         assert whole(self.curl) == before
 
     @rule(n=st.integers(1, 300), place=st.one_of(st.none(), st.integers(0, CAP)))
-    def dream(self, n: int, place: int | None) -> None:
+    def generate(self, n: int, place: int | None) -> None:
         K, before = self.curl.n_components_, whole(self.curl)
         component = None if place is None else place % K
         X, y = self.curl.sample(n, component)
@@ -297,11 +293,11 @@ def test_the_models_that_calls_are_tried_on_are_of_every_age(kind):
         {"n_z": np.int64(2)},
         {"encoder": np.array([16])},
         {"decoder": [np.int32(16)]},
-        {"n_new": np.int64(5)},
+        {"growth": Measured(n_new=np.int64(5), deviations=np.float32(2.5))},
         {"max_components": np.int8(3)},
-        {"snapshots": np.int64(3)},
+        {"memory": Snapshot(snapshots=np.int64(3))},
         {"learning_rate": np.float32(0.01)},
-        {"c_new": np.float32(-5)},
+        {"growth": Threshold(c_new=np.float32(-5))},
         {"batch_size": np.int64(7)},
     ],
     ids=lambda setting: next(iter(setting)),
@@ -312,9 +308,13 @@ def test_numbers_of_numpy_are_settings_that_can_be_kept(setting, tmp_path):
     assert whole(CURL.load(tmp_path / "m")) == whole(copy.deepcopy(curl)) == whole(curl)
 
 
-@pytest.mark.parametrize("name", ["n_z", "n_new", "max_components", "batch_size", "epochs"])
+FRACTIONS = {name: {name: 2.5} for name in ("n_z", "max_components", "batch_size", "epochs")}
+FRACTIONS |= {"n_new": {"growth": Measured(n_new=2.5)}, "wait": {"growth": Threshold(wait=2.5)}}
+
+
+@pytest.mark.parametrize("name", FRACTIONS)
 def test_a_fraction_where_a_whole_number_belongs_is_refused_before_anything_is_learnt(name):
-    curl = CURL(**{name: 2.5})
+    curl = CURL(**FRACTIONS[name])
     with pytest.raises(ConfigError, match=rf"{name}.* must be .*int.* Got 2.5 instead."):
         curl.partial_fit(np.zeros((20, D)))
     with pytest.raises(NotFittedError):
@@ -465,9 +465,9 @@ def test_nonsense_with_the_right_checksum_in_the_settings_is_a_run_error_at_wors
 @given(turns=st.lists(st.integers(0, 50), min_size=1, max_size=4), value=nonsense)
 def test_nonsense_with_the_right_checksum_in_the_state_is_a_run_error_at_worst(saved, turns, value):
     contents = state_of(saved).read_bytes()
-    scalars, tensors = _metadata(contents), load(contents)
-    del scalars["sha256"]
-    node: Any = scalars
+    header, tensors = _header(contents), load(contents)
+    del header["sha256"]
+    node: Any = header
     for turn in turns[:-1]:
         inner = list(node.values()) if isinstance(node, dict) else node
         inner = [each for each in inner if isinstance(each, dict | list) and each]
@@ -475,10 +475,10 @@ def test_nonsense_with_the_right_checksum_in_the_state_is_a_run_error_at_worst(s
             node = inner[turn % len(inner)]
     keys = list(node) if isinstance(node, dict) else range(len(node))
     node[keys[turns[-1] % len(keys)]] = value
-    scalars["sha256"] = _digest(scalars, tensors)
+    header["sha256"] = _digest(header, tensors)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(shutil.copytree(saved, Path(folder) / "m"))
-        sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
+        sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(header)}))
         loaded(path)
 
 
@@ -512,10 +512,10 @@ def test_code_in_the_files_is_never_run(saved, tmp_path, where):
 def test_a_state_without_features_is_a_run_error(saved, tmp_path):
     path = Path(shutil.copytree(saved, tmp_path / "m"))
     contents = state_of(saved).read_bytes()
-    scalars, tensors = _metadata(contents), load(contents)
-    del scalars["sha256"]
-    scalars["extra"]["n_x"] = 0
-    scalars["sha256"] = _digest(scalars, tensors)
-    sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(scalars)}))
-    with pytest.raises(RunError, match=r"holds what CURL\.save never wrote"):
+    header, tensors = _header(contents), load(contents)
+    del header["sha256"]
+    header["extra"]["shape"] = [0]
+    header["sha256"] = _digest(header, tensors)
+    sign(path, {}, save(tensors, metadata={"curlicue": json.dumps(header)}))
+    with pytest.raises(RunError, match=r"cannot be read: The 'shape' setting must be one size or more"):
         CURL.load(path)

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from curlicue.estimator import CURL
+from curlicue.growth.measured import Measured
 
 N = int(os.environ.get("CURLICUE_SOAK", "800"))  # batches
 D = 8  # features
@@ -89,7 +90,14 @@ def learn(folder: Path, n: int, death: int, moment: str) -> None:
     Die by SIGKILL at batch `death`, while "learning" or while "saving".
     """
     model, rng = folder / "model", np.random.default_rng()
-    settings = {"n_z": 4, "encoder": (32,), "decoder": (32,), "n_new": 50, "batch_size": 60, "learning_rate": 3e-3}
+    settings = {
+        "n_z": 4,
+        "encoder": (32,),
+        "decoder": (32,),
+        "growth": Measured(n_new=50),
+        "batch_size": 60,
+        "learning_rate": 3e-3,
+    }
     curl = CURL.load(model) if (model / "config.json").exists() else CURL(**settings, random_state=0)
     lasted = 0.02  # seconds, the last batch
     with (folder / "log").open("a") as log:
@@ -127,7 +135,7 @@ def die_when_written(model: Path, file: str) -> None:
 
 def batches_seen(curl: CURL, n: int) -> int:
     """The number of the batch that comes next: a model knows how many rows it has learnt from."""
-    rows = curl._engine.learner.d_new.seen if hasattr(curl, "_engine") else 0
+    rows = curl._core.learner.growth.d_new.seen if hasattr(curl, "_core") else 0
     return int(np.searchsorted(np.cumsum([size(i) for i in range(n)]), rows, side="right"))
 
 

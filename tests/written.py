@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from curlicue.config import PRESETS, to_json
-from curlicue.records import RunDirectory
+from curlicue.config.codec import to_json
+from curlicue.experiments.presets import PRESETS
+from curlicue.records.directory import RunDirectory
 
 STEPS = 400
 CLASSES = ("a", "b", "<script>alert(1)</script>", "%{x}</b>&amp;")
@@ -76,4 +77,4 @@ def write_view(run: RunDirectory, rng: np.random.Generator, t: int, N: int, D: i
     y = rng.integers(0, K, size=N)
     centres = 5 * rng.normal(size=(K, 3))
     z = centres[y] + rng.normal(size=(N, 3))
-    run.write_view(t, {"dreams": rng.random((K, 8, D)), "centres": centres, "z": z, "y": y})
+    run.write_view(t, {"generated": rng.random((K, 8, D)), "centres": centres, "z": z, "y": y})

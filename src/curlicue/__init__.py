@@ -4,65 +4,58 @@
 >>> digits = cq.load("digits").train
 >>> zeros, ones = (digits.x[digits.labels == label] for label in (0, 1))
 >>> rng = cq.Rng.from_seed(0)
->>> model = cq.MixtureVAE.from_config(cq.ModelConfig(n_z=8, encoder=(64,), decoder=(64,)), n_x=64, rng=rng.init)
->>> learner = cq.Learner(model, cq.LearnerConfig(expansion=cq.ExpansionConfig(c_new=-35.0)), rng)
->>> events = list(learner.learn(lambda t: zeros if t < 300 else ones, steps=600))
+>>> model = cq.MixtureVAE.from_config(cq.ModelConfig(n_z=8, encoder=(64,), decoder=(64,)), 64, rng.init)
+>>> learner = cq.Learner(model, cq.LearnerConfig(growth=cq.Threshold(c_new=-35.0)), rng)
+>>> steps = learner.learn(zeros if t < 300 else ones for t in range(600))
+>>> events = [event for step in steps for event in step]
 >>> [(birth.t, birth.component, birth.parent) for birth in events if isinstance(birth, cq.ComponentBorn)]
 [(301, 1, 0)]
 """
 
-from curlicue.config import (
-    AtChange,
-    BeforeBirth,
-    Drift,
-    Every,
-    ExpansionConfig,
-    Iid,
-    LearnerConfig,
-    ModelConfig,
-    Never,
-    ReplayConfig,
-    RunConfig,
-    Sequential,
-)
+from curlicue.config.model import ModelConfig
+from curlicue.config.scenario import Drift, Iid, Sequential
 from curlicue.errors import CurlicueError
 from curlicue.estimator import CURL
-from curlicue.evaluate.representation import components, embed, posterior
+from curlicue.experiments.settings import RunConfig
+from curlicue.growth.measured import Measured
+from curlicue.growth.threshold import Threshold
 from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
-from curlicue.learn.learner import Learner
-from curlicue.learn.supervised import LabelledLearner
+from curlicue.learn.learner import Learner, LearnerConfig
+from curlicue.memory.snapshot import Snapshot
 from curlicue.model.elbo import elbo, elbo_given
+from curlicue.model.inference import components, embed, posterior
 from curlicue.model.mixture import MixtureVAE
 from curlicue.rng import Rng
 from curlicue.streams.schedule import Schedule
 from curlicue.streams.sources import Source, from_arrays, load
+from curlicue.systems.curl import Curl
+from curlicue.systems.labelled import LabelledCurl, LabelledLearner
 from curlicue.version import __version__
 
 __all__ = [
     "CURL",
-    "AtChange",
-    "BeforeBirth",
     "BirthRefused",
     "ComponentBorn",
+    "Curl",
     "CurlicueError",
     "Drift",
-    "Every",
-    "ExpansionConfig",
     "Iid",
+    "LabelledCurl",
     "LabelledLearner",
     "Learner",
     "LearnerConfig",
+    "Measured",
     "MixtureVAE",
     "ModelConfig",
-    "Never",
-    "ReplayConfig",
     "Rng",
     "RunConfig",
     "Schedule",
     "Sequential",
+    "Snapshot",
     "SnapshotTaken",
     "Source",
     "StepTaken",
+    "Threshold",
     "__version__",
     "components",
     "elbo",

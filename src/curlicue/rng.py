@@ -16,7 +16,7 @@ class Rng:
     init: Generator  # weights
     data: Generator  # which samples the stream delivers
     latent: Generator  # z ~ q(z|x,y), and which pairs the sparse bound keeps
-    replay: Generator  # what a snapshot dreams
+    replay: Generator  # what a snapshot generates
 
     @classmethod
     def from_seed(cls, seed: int) -> Rng:

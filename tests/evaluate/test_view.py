@@ -1,31 +1,47 @@
-from collections.abc import Callable
-
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from curlicue.config import Emission
-from curlicue.evaluate.representation import components, embed
-from curlicue.evaluate.view import DREAMS, view
-from curlicue.model.mixture import MixtureVAE
+from curlicue.evaluate.view import SAMPLES, view
+from curlicue.model.inference import components, embed
 from curlicue.rng import named_generator
 
-MakeModel = Callable[..., MixtureVAE]
-MakeBatch = Callable[..., Tensor]
+
+def test_a_view_shows_what_each_component_generates(system, make_batch):
+    generated = view(system, make_batch(5), named_generator(0, "view")).generated
+    ks = torch.tensor([k for k in range(4) for _ in range(SAMPLES)])
+    alike = system.model.mean(system.model.p_z(ks).sample(named_generator(0, "view"))[0])
+    assert generated.shape == (4, SAMPLES, system.model.n_x)
+    assert torch.equal(generated.flatten(0, 1), alike)
+    assert not generated.requires_grad
 
 
-def test_a_view_shows_each_components_own_dreams(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    model = make_model(K=3)
-    dreams = view(model, make_batch(5), named_generator(0, "view")).dreams
-    ks = torch.tensor([k for k in range(3) for _ in range(DREAMS)])
-    alike = model.sample(ks, Emission.MEAN, named_generator(0, "view"))
-    assert dreams.shape == (3, DREAMS, model.n_x)
-    assert torch.equal(dreams.flatten(0, 1), alike)
-
-
-def test_a_view_places_samples_where_the_model_does(make_model: MakeModel, make_batch: MakeBatch) -> None:
-    model, x = make_model(K=4), make_batch(20)
-    seen = view(model, x, named_generator(0, "view"))
-    assert torch.equal(seen.z, embed(model, x))
-    assert torch.equal(seen.y, components(model, x))
-    assert torch.equal(seen.centres, model.p_z(torch.arange(4)).mean)
+def test_a_view_places_samples_where_the_system_does(system, make_batch):
+    x = make_batch(20)
+    seen = view(system, x, named_generator(0, "view"))
+    assert torch.equal(seen.z, embed(system.model, x))
+    assert torch.equal(seen.y, components(system.model, x))
+    assert len(seen.y.unique()) > 1
+    assert torch.equal(seen.centres, system.model.p_z(torch.arange(4)).mean)
     assert not seen.centres.requires_grad
+
+
+class Halves:
+    """A system that generates nothing."""
+
+    K = 2
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        return torch.stack([x[:, 0], 1 - x[:, 0]], 1)
+
+    def embed(self, x: Tensor, sampled: Generator | None = None) -> Tensor:
+        assert sampled is None
+        return 2 * x
+
+
+def test_a_view_of_a_system_that_generates_nothing_shows_the_samples_alone():
+    x = torch.tensor([[0.9, 0.0], [0.2, 1.0]])
+    seen = view(Halves(), x, named_generator(0, "view"))
+    assert torch.equal(seen.z, 2 * x)
+    assert seen.y.tolist() == [0, 1]
+    assert seen.generated is None
+    assert seen.centres is None

@@ -3,13 +3,15 @@ from dataclasses import replace
 
 import pytest
 
-from curlicue.config import PRESETS, AtChange, BeforeBirth, Emission, Every, RunConfig, in_steps
-from curlicue.experiments.paper import (
+from changed import changed
+from curlicue.config.model import Emission
+from curlicue.experiments.paper import EXPERIMENTS, Row
+from curlicue.experiments.presets import PRESETS
+from curlicue.experiments.settings import RunConfig, in_steps
+from curlicue.experiments.setups import (
     BOTH_WAYS,
-    EXPERIMENTS,
     SETUPS,
     RawPixels,
-    Row,
     Untrained,
     fixed,
     growing,
@@ -17,8 +19,9 @@ from curlicue.experiments.paper import (
     rehearsing,
     seeded,
     threshold,
-    with_dreams,
+    with_emission,
 )
+from curlicue.memory.snapshot import Snapshot
 
 ROWS = [(name, row) for name, experiment in EXPERIMENTS.items() for row in experiment.rows]
 
@@ -45,62 +48,71 @@ def test_names_of_setups_can_be_names_of_files():
 @pytest.mark.parametrize(("name", "setup"), runs().items())
 def test_all_runs_take_a_hundred_thousand_steps_with_a_preset_of_the_papers_appendix(name, setup):
     assert setup.steps == 100_000
-    networks = [replace(PRESETS[preset].model, K=1) for preset in ("mnist", "omniglot", "iid-mnist", "iid-omniglot")]
-    assert replace(setup.model, K=1) in [*networks, PRESETS["split-mnist"].model]
+    names = ("mnist", "omniglot", "iid-mnist", "iid-omniglot", "split-mnist")
+    assert replace(setup.system.model, K=1) in [PRESETS[preset].system.model for preset in names]
 
 
 def test_the_main_setup_is_the_preset():
-    assert SETUPS["mnist-mgr"] == SETUPS[threshold(-200)] == PRESETS["mnist"]
-    assert SETUPS["omniglot-mgr"] == PRESETS["omniglot"]
+    assert SETUPS["mnist-mgr"] == SETUPS[threshold(-200)] == PRESETS["mnist"].resolved(10)
+    assert SETUPS["omniglot-mgr"] == PRESETS["omniglot"].resolved(50)
 
 
 @pytest.mark.parametrize(("data", "T"), [("mnist", 10_000), ("omniglot", 2_000)])
 def test_snapshots_are_taken_when_the_name_says(data, T):
-    times = {"": Every(T), "-0.1T": Every(T // 10), "-dynamic": BeforeBirth()}
+    times = {"": T, "-0.1T": T // 10, "-dynamic": "dynamic"}
     for kind, snapshots in times.items():
         for replay, labelled in (("mgr", False), ("smgr", True)):
-            found = SETUPS[f"{data}-{replay}{kind}"].learner.replay
+            found = memory(f"{data}-{replay}{kind}")
             assert (found.snapshots, found.labelled) == (snapshots, labelled)
-    assert SETUPS[f"{data}-no-replay"].learner.replay is None
-    assert SETUPS[f"{data}-mgr-change"].learner.replay.snapshots == AtChange()
-    assert SETUPS[f"benchmark-{data}-in-turn"].learner.replay.snapshots == BeforeBirth()
-    assert SETUPS[f"benchmark-{data}-in-turn-change"].learner.replay.snapshots == AtChange()
+    assert memory(f"{data}-no-replay") is None
+    assert memory(f"{data}-mgr-change").snapshots == "change"
+    assert memory(f"benchmark-{data}-in-turn").snapshots == "dynamic"
+    assert memory(f"benchmark-{data}-in-turn-change").snapshots == "change"
+
+
+def memory(setup: str) -> Snapshot | None:
+    return SETUPS[setup].system.learner.memory
 
 
 def test_variants_differ_from_what_they_are_variants_of_in_one_thing():
     mnist = PRESETS["mnist"]
+    curl = mnist.system
     for preset in (mnist, PRESETS["omniglot"]):
-        assert rehearsing(preset, preset.learner.replay.snapshots) == preset
-    assert growing(mnist, mnist.learner.expansion.c_new) == mnist
+        assert rehearsing(preset, preset.system.learner.memory.snapshots) == preset
+    assert growing(mnist, curl.learner.growth.c_new) == mnist
     assert growing(PRESETS["iid-omniglot"], -200) == PRESETS["iid-omniglot"]
     grown = fixed(mnist, 25)
-    assert (grown.model.K, grown.learner.expansion, grown.learner.tau) == (25, None, 0.1)
-    assert replace(grown, model=mnist.model, learner=mnist.learner) == mnist
-    shown = in_turn(PRESETS["iid-mnist"], BeforeBirth())
-    assert shown.learner.replay.snapshots == BeforeBirth()
-    assert shown.learner.expansion == PRESETS["iid-mnist"].learner.expansion
+    assert (grown.system.model.K, grown.system.learner.growth, grown.system.learner.tau) == (25, None, 0.1)
+    assert (
+        replace(grown, system=replace(grown.system, model=replace(grown.system.model, K=1), learner=curl.learner))
+        == mnist
+    )
+    assert replace(grown.system.learner, growth=curl.learner.growth, tau=curl.learner.tau) == curl.learner
+    shown = in_turn(PRESETS["iid-mnist"], "dynamic")
+    assert shown.system.learner.memory.snapshots == "dynamic"
+    assert shown.system.learner.growth == PRESETS["iid-mnist"].system.learner.growth
     assert shown.sampled_knn
 
 
 @pytest.mark.parametrize("name", BOTH_WAYS)
-def test_what_is_run_with_rounded_and_with_sampled_dreams_is_otherwise_the_same(name):
-    rounded, sampled = (SETUPS[with_dreams(name, kind)] for kind in ("rounded", "sampled"))
-    assert (rounded.learner.replay.emission, sampled.learner.replay.emission) == (Emission.THRESHOLD, Emission.SAMPLE)
-    replay = replace(sampled.learner.replay, emission=Emission.THRESHOLD)
-    assert replace(sampled, learner=replace(sampled.learner, replay=replay)) == rounded
+def test_what_is_run_with_rounded_and_with_drawn_samples_is_otherwise_the_same(name):
+    rounded, sampled = (SETUPS[with_emission(name, kind)] for kind in ("rounded", "sampled"))
+    emissions = [each.system.learner.memory.emission for each in (rounded, sampled)]
+    assert emissions == [Emission.THRESHOLD, Emission.SAMPLE]
+    assert changed(sampled, "system.learner.memory", emission=Emission.THRESHOLD) == rounded
 
 
 @pytest.mark.parametrize(("name", "other"), [("mnist-mgr", "sampled"), ("omniglot-mgr", "rounded")])
-def test_a_setup_with_dreams_of_another_kind_than_its_own_is_named_after_them(name, other):
+def test_a_setup_that_generates_samples_of_another_kind_than_its_own_is_named_after_them(name, other):
     own = {"sampled": "rounded", "rounded": "sampled"}[other]
-    assert (with_dreams(name, own), with_dreams(name, other)) == (name, f"{name}-{other}")
+    assert (with_emission(name, own), with_emission(name, other)) == (name, f"{name}-{other}")
     assert SETUPS[f"{name}-{other}"] != SETUPS[name]
 
 
-def test_where_the_name_does_not_say_it_dreams_are_rounded_on_mnist_and_sampled_on_omniglot_and_split_mnist():
-    dreaming = {name: setup for name, setup in runs().items() if setup.learner.replay is not None}
-    plain = {name: setup for name, setup in dreaming.items() if not name.endswith(("-rounded", "-sampled"))}
-    found = {(setup.dataset, setup.learner.replay.emission) for setup in plain.values()}
+def test_where_the_name_does_not_say_it_samples_are_rounded_on_mnist_and_drawn_on_omniglot_and_split_mnist():
+    rehearsed = {name: setup for name, setup in runs().items() if memory(name) is not None}
+    plain = {name: setup for name, setup in rehearsed.items() if not name.endswith(("-rounded", "-sampled"))}
+    found = {(setup.dataset, memory(name).emission) for name, setup in plain.items()}
     assert found == {
         ("mnist", Emission.THRESHOLD),
         ("omniglot", Emission.SAMPLE),

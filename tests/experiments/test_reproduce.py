@@ -7,26 +7,31 @@ from dataclasses import replace
 
 import pytest
 
-from curlicue.config import PRESETS, ModelConfig, RunConfig
+from changed import changed
+from curlicue.config.model import ModelConfig
 from curlicue.errors import RunError
 from curlicue.experiments import reproduce as module
-from curlicue.experiments.paper import EXPERIMENTS, SETUPS, RawPixels, Untrained
+from curlicue.experiments.paper import EXPERIMENTS
+from curlicue.experiments.presets import PRESETS
 from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
-from curlicue.experiments.run import Run, config_json
-from curlicue.records import LOGS, RunDirectory, alone_in, environment
+from curlicue.experiments.run import Run
+from curlicue.experiments.settings import RunConfig
+from curlicue.experiments.setups import SETUPS, RawPixels, Untrained
+from curlicue.records.directory import LOGS, RunDirectory
+from curlicue.records.environment import environment
+from curlicue.records.files import alone_in
 from curlicue.streams.sources import load
 
 pytestmark = pytest.mark.usefixtures("as_before")
 
 TINY = replace(
-    PRESETS["digits"],
+    changed(PRESETS["digits"], "system", model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,))),
     steps=300,
-    model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)),
     evaluate_every=100,
     checkpoint_every=100,
-)
+).resolved(10)
 LONG = replace(TINY, steps=2000, evaluate_every=1000)
-SMALL = Untrained("digits", TINY.model)
+SMALL = Untrained("digits", TINY.system.model)
 
 
 @pytest.fixture
@@ -160,8 +165,8 @@ def test_a_run_directory_of_other_settings_is_left_alone(places):
 def test_going_on_with_another_commit_is_recorded_in_the_result(places):
     job, directory = Job("a", TINY), RunDirectory(places.runs / "a-seed0")
     run = Run(TINY, load("digits"), directory)
-    RunDirectory.create(directory.path, config_json(TINY), {**environment(1), "commit": "an old one"})
-    for _ in run.events(stop=lambda: run.learner.t >= 150):
+    RunDirectory.create(directory.path, TINY.to_json(), {**environment(1), "commit": "an old one"})
+    for _ in run.events(stop=lambda: run.system.learner.t >= 150):
         pass
     work(job, places, os.getppid())
     told = read_result(job, places.results)["environment"]
@@ -170,14 +175,14 @@ def test_going_on_with_another_commit_is_recorded_in_the_result(places):
 
 
 def test_each_move_is_recorded_against_the_one_before_and_forgotten_if_its_steps_were_lost(tmp_path):
-    directory = RunDirectory.create(tmp_path / "run", config_json(TINY), {"commit": "a", "cores": 2})
+    directory = RunDirectory.create(tmp_path / "run", TINY.to_json(), {"commit": "a", "cores": 2})
     run = Run(TINY, load("digits"), directory)
     moves = [(0, "a", []), (10, "b", ["commit"]), (20, "b", []), (30, "a", ["commit"]), (40, "a", [])]
-    for t, commit, changed in moves:
-        run.learner.t = t
-        assert run.record_move({"commit": commit, "cores": 2}) == changed
+    for t, commit, moved in moves:
+        run.system.learner.t = t
+        assert run.record_move({"commit": commit, "cores": 2}) == moved
     assert directory.read("environment")["resumed"] == [{"t": 10, "commit": "b"}, {"t": 30, "commit": "a"}]
-    run.learner.t = 25  # killed, and back at its checkpoint
+    run.system.learner.t = 25  # killed, and back at its checkpoint
     assert run.record_move({"commit": "b", "cores": 2}) == []
     assert directory.read("environment")["resumed"] == [{"t": 10, "commit": "b"}]
 
@@ -215,7 +220,7 @@ def signals():
 STOPPED_EARLY = """
 import os, signal, sys, time
 from pathlib import Path
-from curlicue.config import PRESETS
+from curlicue.experiments.presets import PRESETS
 from curlicue.experiments.reproduce import Job, Places, reproduce
 stopped = []
 signal.signal(signal.SIGINT, lambda *_: stopped.append(1))

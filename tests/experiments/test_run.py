@@ -13,32 +13,29 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from curlicue import records
-from curlicue.config import (
-    AtChange,
-    BeforeBirth,
-    Drift,
-    Every,
-    ExpansionConfig,
-    Iid,
-    LearnerConfig,
-    Likelihood,
-    ModelConfig,
-    ReplayConfig,
-    RunConfig,
-    Sequential,
-    from_json,
-)
+from changed import changed
+from curlicue.config.codec import from_json
+from curlicue.config.model import Likelihood, ModelConfig
+from curlicue.config.scenario import Drift, Iid, Sequential
 from curlicue.errors import ConfigError, DataError, RunError
-from curlicue.evaluate.representation import final_scores, score
+from curlicue.evaluate.scores import final_scores, score
 from curlicue.experiments import run as run_module
-from curlicue.experiments.run import Evaluated, Finished, Run, config_json, forgotten, summary, use_threads
+from curlicue.experiments.run import Evaluated, Finished, Run, forgotten, summary, use_threads
+from curlicue.experiments.settings import RunConfig
+from curlicue.growth.measured import Measured
+from curlicue.growth.protocol import Tuned
+from curlicue.growth.threshold import Threshold
 from curlicue.learn.checkpoint import save_checkpoint
 from curlicue.learn.events import ComponentBorn, SnapshotTaken, StepTaken
-from curlicue.records import RunDirectory
+from curlicue.learn.learner import LearnerConfig
+from curlicue.memory.snapshot import Snapshot
+from curlicue.records import directory as records
+from curlicue.records.directory import RunDirectory
 from curlicue.rng import named_generator
 from curlicue.streams.schedule import class_shares
 from curlicue.streams.sources import Source, from_arrays
+from curlicue.systems.curl import Curl
+from curlicue.systems.labelled import LabelledCurl
 
 STEPS = 130  # a line of a hundred steps, and a rest
 
@@ -46,41 +43,36 @@ MGR = RunConfig(
     dataset="toy",
     steps=STEPS,
     batch_size=10,
-    model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)),
-    learner=LearnerConfig(
-        learning_rate=0.01,
-        expansion=ExpansionConfig(c_new=-4.0, n_new=20, burn_in=15, wait=10, passes=2, max_components=6),
-        replay=ReplayConfig(snapshots=Every(30)),
+    system=Curl(
+        model=ModelConfig(n_z=2, encoder=(8,), decoder=(8,)),
+        learner=LearnerConfig(
+            learning_rate=0.01,
+            growth=Threshold(c_new=-4.0, n_new=20, burn_in=15, wait=10, passes=2),
+            max_components=6,
+            memory=Snapshot(snapshots=30, labelled=False),
+        ),
     ),
     evaluate_every=50,
     checkpoint_every=1000,
 )
-
-
-def with_replay(config: RunConfig, **changes: Any) -> RunConfig:
-    return replace(config, learner=replace(config.learner, replay=replace(config.learner.replay, **changes)))
-
-
-def with_expansion(config: RunConfig, **changes: Any) -> RunConfig:
-    return replace(config, learner=replace(config.learner, expansion=replace(config.learner.expansion, **changes)))
-
-
-SMGR = with_replay(MGR, labelled=True)
+GROWTH, MEMORY = "system.learner.growth", "system.learner.memory"
+SMGR = changed(MGR, MEMORY, labelled=True)
+OFTEN = Measured(n_new=5, window=20.0, wait=10, passes=2, tuned=Tuned.ALL)
+LABELLED = LabelledCurl(model=MGR.system.model, learner=replace(SMGR.system.learner, growth=None))
+DYNAMIC = changed(MGR, MEMORY, snapshots="dynamic")
 CASES: dict[str, RunConfig] = {
     "MGR, periodic": MGR,
     "SMGR, periodic": SMGR,
-    "MGR, dynamic": with_replay(MGR, snapshots=BeforeBirth()),
-    "SMGR, dynamic": with_replay(MGR, snapshots=BeforeBirth(), labelled=True),
-    "MGR, at changes": with_expansion(
-        with_replay(replace(MGR, batch_size=100), snapshots=AtChange()), max_components=3, passes=60
+    "MGR, dynamic": DYNAMIC,
+    "SMGR, dynamic": changed(DYNAMIC, MEMORY, labelled=True),
+    "MGR, at changes": changed(
+        changed(changed(replace(MGR, batch_size=100), MEMORY, snapshots="change"), GROWTH, passes=60),
+        "system.learner",
+        max_components=3,
     ),
-    "MGR, c_new measured": with_expansion(MGR, c_new=None, deviations=2.0, n_new=5),
-    "supervised": replace(SMGR, supervised=True, learner=replace(SMGR.learner, expansion=None)),
-    "Gaussian": replace(
-        with_replay(MGR, snapshots=BeforeBirth()),
-        model=replace(MGR.model, likelihood=Likelihood.GAUSSIAN),
-        sampled_knn=True,
-    ),
+    "MGR, measured growth": changed(MGR, "system.learner", growth=OFTEN),
+    "labelled": replace(SMGR, system=LABELLED),
+    "Gaussian": changed(replace(DYNAMIC, sampled_knn=True), "system.model", likelihood=Likelihood.GAUSSIAN),
 }
 
 
@@ -99,21 +91,21 @@ def toy(likelihood: Likelihood = Likelihood.BERNOULLI) -> Source:
 
 
 def started(config: RunConfig, path: Path) -> Run:
-    directory = RunDirectory.create(path, config_json(config), {"threads": 1})
-    return Run(config, toy(config.model.likelihood), directory)
+    directory = RunDirectory.create(path, config.to_json(), {"threads": 1})
+    return Run(config, toy(config.system.model.likelihood), directory)
 
 
 def resumed(path: Path) -> Run:
     """From nothing but what is on disk."""
     directory = RunDirectory.open(path)
     config = from_json(RunConfig, directory.read("config"))
-    run = Run(config, toy(config.model.likelihood), directory)
+    run = Run(config, toy(config.system.model.likelihood), directory)
     run.resume()
     return run
 
 
 def go_on(run: Run, until: int = STEPS) -> list[Any]:
-    return list(run.events(stop=lambda: run.learner.t >= until))
+    return list(run.events(stop=lambda: run.system.t >= until))
 
 
 def die(run: Run, at: int) -> None:
@@ -125,7 +117,7 @@ def die(run: Run, at: int) -> None:
     events.close()
 
 
-def story(path: Path) -> dict[str, Any]:
+def left_behind(path: Path) -> dict[str, Any]:
     """All that a run leaves behind, but for time and place."""
     kept = (str(file.relative_to(path)) for folder in ("births", "views") for file in path.glob(f"{folder}/*"))
     files = ("events.jsonl", "metrics.jsonl", "result.json", "data.json", *kept)
@@ -140,7 +132,11 @@ def story(path: Path) -> dict[str, Any]:
 
 
 def weights(path: Path) -> dict[str, bytes]:
-    return {name: value for name, value in story(path).items() if name.startswith(("model/", "optimiser", "rng/"))}
+    return {
+        name: value
+        for name, value in left_behind(path).items()
+        if name.startswith(("system/engine/", "system/rng/", "stream"))
+    }
 
 
 Whole = Callable[[str], tuple[Path, list[Any]]]
@@ -194,7 +190,7 @@ def test_a_run_stopped_at_any_place_and_resumed_equals_the_uninterrupted_one(who
     first = go_on(started(CASES[case], tmp_path / "run"), PLACES[place](events))
     assert not (tmp_path / "run" / "result.json").exists()
     second = go_on(resumed(tmp_path / "run"))
-    assert story(tmp_path / "run") == story(uninterrupted)
+    assert left_behind(tmp_path / "run") == left_behind(uninterrupted)
     assert [str(e) for e in first + second] == [str(e) for e in events]
 
 
@@ -205,7 +201,7 @@ def test_a_run_stopped_and_resumed_equals_the_uninterrupted_one(whole, tmp_path,
     seen = go_on(started(CASES[case], tmp_path / "run"), stops[0])
     for stop in (*stops[1:], STEPS):
         seen += go_on(resumed(tmp_path / "run"), stop)
-    assert story(tmp_path / "run") == story(uninterrupted)
+    assert left_behind(tmp_path / "run") == left_behind(uninterrupted)
     assert [str(e) for e in seen] == [str(e) for e in events]
 
 
@@ -214,7 +210,7 @@ def test_a_run_stopped_and_resumed_after_every_single_step_equals_the_uninterrup
     go_on(started(CASES[case], path), 1)
     for t in range(2, STEPS + 1):
         go_on(resumed(path), t)
-    assert story(path) == story(whole(case)[0])
+    assert left_behind(path) == left_behind(whole(case)[0])
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -226,9 +222,9 @@ def test_a_run_that_died_past_its_checkpoint_goes_on_from_it_as_if_nothing_had_h
     with (path / "events.jsonl").open("a") as file:
         file.write('{"event": "StepsTa')
     run = resumed(path)
-    assert run.learner.t == at // 40 * 40
+    assert run.system.t == at // 40 * 40
     go_on(run)
-    assert story(path) == story(whole(case)[0])
+    assert left_behind(path) == left_behind(whole(case)[0])
 
 
 def test_a_run_that_died_before_its_first_checkpoint_begins_again(whole, tmp_path):
@@ -236,10 +232,10 @@ def test_a_run_that_died_before_its_first_checkpoint_begins_again(whole, tmp_pat
     die(started(MGR, tmp_path / "run"), births[0] + 2)
     assert list((tmp_path / "run" / "births").iterdir())
     run = resumed(tmp_path / "run")
-    assert run.learner.t == 0
+    assert run.system.t == 0
     assert not list((tmp_path / "run" / "births").iterdir())
     go_on(run)
-    assert story(tmp_path / "run") == story(whole("MGR, periodic")[0])
+    assert left_behind(tmp_path / "run") == left_behind(whole("MGR, periodic")[0])
 
 
 def test_a_run_that_died_between_its_last_step_and_its_result_only_writes_the_result(whole, tmp_path, monkeypatch):
@@ -253,7 +249,7 @@ def test_a_run_that_died_between_its_last_step_and_its_result_only_writes_the_re
     with pytest.raises(KeyboardInterrupt):
         go_on(run)
     assert [type(event) for event in go_on(resumed(path))] == [Finished]
-    assert story(path) == story(whole("MGR, periodic")[0])
+    assert left_behind(path) == left_behind(whole("MGR, periodic")[0])
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
@@ -267,17 +263,17 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 # -- seeds and evaluation ----------------------------------------------------------------------------------------
 
 
-def test_the_same_seed_gives_the_same_story_and_another_seed_another(whole, tmp_path):
-    told = story(whole("MGR, periodic")[0])
+def test_the_same_seed_gives_the_same_run_and_another_seed_another(whole, tmp_path):
+    told = left_behind(whole("MGR, periodic")[0])
     go_on(started(MGR, tmp_path / "again"))
     go_on(started(replace(MGR, seed=1), tmp_path / "other"))
-    assert story(tmp_path / "again") == told
-    other = story(tmp_path / "other")
-    for name in ("events.jsonl", "metrics.jsonl", "result.json", "model/encoder.weights.0"):
+    assert left_behind(tmp_path / "again") == told
+    other = left_behind(tmp_path / "other")
+    for name in ("events.jsonl", "metrics.jsonl", "result.json", "system/engine/model/encoder.weights.0"):
         assert other[name] != told[name], name
 
 
-@pytest.mark.parametrize("case", ["MGR, periodic", "supervised", "Gaussian"])
+@pytest.mark.parametrize("case", ["MGR, periodic", "labelled", "Gaussian"])
 def test_evaluation_changes_nothing_however_often(tmp_path, case):
     config = replace(CASES[case], steps=60)
     for name, every in (("often", 1), ("once", 60)):
@@ -293,7 +289,7 @@ def test_evaluation_changes_nothing_however_often(tmp_path, case):
 
 def test_saving_often_changes_nothing(whole, tmp_path):
     go_on(started(replace(MGR, checkpoint_every=4), tmp_path / "run"))
-    assert story(tmp_path / "run") == story(whole("MGR, periodic")[0])
+    assert left_behind(tmp_path / "run") == left_behind(whole("MGR, periodic")[0])
 
 
 # -- what is written down ----------------------------------------------------------------------------------------
@@ -365,12 +361,12 @@ def test_a_run_that_diverges_ends_with_one_error_and_keeps_its_last_checkpoint(t
     run = started(replace(MGR, steps=30, checkpoint_every=10), tmp_path / "run")
     go_on(run, 15)
     with torch.no_grad():
-        next(run.learner.model.parameters()).fill_(math.nan)
+        next(run.system.model.parameters()).fill_(math.nan)
     written = run.directory.checkpoint.read_bytes()
     with pytest.raises(RunError) as error:
         go_on(run)
     assert str(error.value) == (
-        "The bound of step 15 is nan: learning has diverged. Start anew with a lower --learning-rate than 0.01."
+        "The bound of step 15 is nan: learning has diverged. Start anew with a lower --learning-rate."
     )
     assert run.directory.checkpoint.read_bytes() == written
 
@@ -402,10 +398,10 @@ def test_scores_are_written_every_so_many_steps_and_at_the_end(whole):
 def test_scores_and_result_are_those_of_the_model_on_the_test_set(tmp_path):
     run = started(replace(MGR, steps=40, seed=5), tmp_path / "run")
     *_, evaluated, finished = go_on(run)
-    source, model = toy(), run.learner.model
-    scores = score(model, source.test, 3, named_generator(5, "evaluation/40"), run_module.EVALUATION_TAU).to_json()
+    source, system = toy(), run.system
+    scores = score(system, source.test, 3, named_generator(5, "evaluation/40"), run_module.EVALUATION_TAU).to_json()
     assert {name: evaluated.scores[name] for name in scores} == scores
-    final = final_scores(model, source, named_generator(5, "evaluation/final"), sampled_knn=False)
+    final = final_scores(system, source, named_generator(5, "evaluation/final"), sampled_knn=False)
     assert finished.result == {"steps": 40, **final}
     assert run.directory.read("result") == json.loads(json.dumps(finished.result))
 
@@ -414,7 +410,7 @@ def test_only_the_supervised_benchmark_is_scored_by_the_components_that_classes_
     for case in CASES:
         directory = RunDirectory(whole(case)[0])
         for scores in (directory.read("result"), *directory.lines("metrics")):
-            assert ({"incremental_class", "incremental_task"} <= scores.keys()) is (case == "supervised")
+            assert ({"incremental_class", "incremental_task"} <= scores.keys()) is (case == "labelled")
             assert {"cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "bound", "K"} <= scores.keys()
 
 
@@ -422,14 +418,14 @@ def test_only_the_supervised_benchmark_is_scored_by_the_components_that_classes_
 def test_the_tasks_of_the_supervised_benchmark_are_those_of_the_stream(tmp_path, monkeypatch, at_once, tasks):
     seen = []
     monkeypatch.setattr(
-        run_module, "labelled_accuracy", lambda model, split, own, tasks: seen.append([list(t) for t in tasks]) or {}
+        run_module, "labelled_accuracy", lambda system, split, C, tasks: seen.append([list(t) for t in tasks]) or {}
     )
-    go_on(started(replace(CASES["supervised"], scenario=Sequential(at_once), steps=3), tmp_path / "run"))
+    go_on(started(replace(CASES["labelled"], scenario=Sequential(at_once), steps=3), tmp_path / "run"))
     assert seen == [tasks, tasks]  # at the end, over time and in the result
 
 
 def test_a_supervised_run_without_tasks_has_no_accuracy_of_tasks(tmp_path):
-    go_on(started(replace(CASES["supervised"], scenario=Iid(), steps=3), tmp_path / "run"))
+    go_on(started(replace(CASES["labelled"], scenario=Iid(), steps=3), tmp_path / "run"))
     assert "incremental_class" not in RunDirectory(tmp_path / "run").read("result")
 
 
@@ -513,7 +509,7 @@ def test_a_run_whose_checkpoint_cannot_be_used_stays_as_it_is(tmp_path):
 
 def test_a_checkpoint_of_something_else_than_a_run_is_refused(tmp_path):
     run = started(MGR, tmp_path / "run")
-    save_checkpoint(run.directory.checkpoint, run.learner, {"mine": 1})
+    save_checkpoint(run.directory.checkpoint, run.kept, {"mine": 1})
     before = contents(tmp_path)
     with pytest.raises(RunError) as error:
         run.resume()
@@ -580,7 +576,7 @@ def test_a_run_shows_the_model_after_each_class_and_the_samples_once(whole):
     K, n_test = directory.read("result")["K"], len(source.test.x)
     assert rows["x"].shape == (n_test, 6)
     assert sorted(map(tuple, rows["x"].tolist())) == sorted(map(tuple, source.test.x.tolist()))
-    assert last["dreams"].shape[::2] == (K, 6)
+    assert last["generated"].shape[::2] == (K, 6)
     assert last["centres"].shape == (K, 2)
     assert np.bincount(last["y"], minlength=K).tolist() == np.sum(directory.read("result")["confusion"], 0).tolist()
 
@@ -607,10 +603,10 @@ def test_the_model_is_seen_at_the_end_of_each_period_unless_they_are_too_many(tm
     x, labels = np.random.default_rng(0).random((4 * n_classes, 2)), np.arange(4 * n_classes) % n_classes
     source = from_arrays("many", x, labels, x, labels)
     config = replace(MGR, scenario=scenario, steps=1000)
-    run = Run(config, source, RunDirectory.create(tmp_path / "run", config_json(config), {}))
+    run = Run(config, source, RunDirectory.create(tmp_path / "run", config.to_json(), {}))
     seen = []
-    for run.learner.t in range(1, 1001):
-        seen += [run.learner.t] if run._is_time_to_look() else []
+    for run.system.learner.t in range(1, 1001):
+        seen += [run.system.t] if run._is_time_to_look() else []
     assert len(seen) == views
     shown = [class_shares(scenario, t, 1000, torch.full((n_classes,), 1 / n_classes)).argmax() for t in range(1000)]
     changes = {t for t in range(1, 1000) if shown[t] != shown[t - 1]}

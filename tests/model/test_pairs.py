@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from curlicue.model.pairs import Groups, Pairs
+from curlicue.model.pairs import Pairs
 from curlicue.rng import named_generator
 
 TAU = 0.2
@@ -10,6 +10,9 @@ Q_Y = torch.tensor([[0.90, 0.05, 0.03, 0.02], [0.25, 0.25, 0.25, 0.25], [0.01, 0
 B, K = Q_Y.shape
 P = (Q_Y / TAU).clamp_max(1)  # the probability of a visit; each row's most probable component is above TAU
 F = torch.tensor([[1.0, -50.0, 30.0, 7.0], [2.0, 4.0, -4.0, 9.0], [-80.0, 60.0, 1.0, -3.0]])  # of each pair
+
+
+CPU = torch.device("cpu")
 
 
 def sparse(seed: int, q_y: Tensor = Q_Y) -> Pairs:
@@ -21,9 +24,9 @@ def some_pairs() -> dict[str, Pairs]:
     return {
         "every": Pairs.every(Q_Y),
         "sparse": sparse(0),
-        "given": Pairs.given(y),
+        "given": Pairs.given(y, 8, CPU),
         "one component": Pairs.every(torch.ones(5, 1)),
-        "one pair": Pairs.given(torch.tensor([2])),
+        "one pair": Pairs.given(torch.tensor([2]), 8, CPU),
     }
 
 
@@ -105,15 +108,21 @@ def test_what_all_components_have_in_common_costs_the_sparse_sum_no_noise():
     torch.testing.assert_close(sums, torch.full((500 * B,), -150.0))
 
 
+def test_the_gradient_of_a_row_sum_in_each_visited_value_is_the_weight_of_its_pair(pairs):
+    f = torch.randn(len(pairs.rows), generator=named_generator(0, "values")).requires_grad_()
+    (slope,) = torch.autograd.grad(pairs.sum_rows(f, int(pairs.rows.max()) + 1).sum(), f)
+    torch.testing.assert_close(slope, torch.ones(len(f)) if pairs.weights is None else pairs.weights)
+
+
 def test_given_components_make_one_pair_a_sample_of_weight_one():
     y = torch.tensor([3, 1, 1, 6, 3, 1])
-    pairs = Pairs.given(y)
+    pairs = Pairs.given(y, 8, CPU)
     assert sorted(pairs.rows.tolist()) == list(range(6))
     assert torch.equal(y[pairs.rows], pairs.ks)
     assert torch.equal(pairs.sum_rows(pairs.rows + 1.0, 6), torch.arange(6) + 1.0)
 
 
-@pytest.mark.parametrize("pairs", [Pairs.every(Q_Y), Pairs.given(torch.tensor([3, 1, 1, 6, 3, 1]))])
+@pytest.mark.parametrize("pairs", [Pairs.every(Q_Y), Pairs.given(torch.tensor([3, 1, 1, 6, 3, 1]), 7, CPU)])
 def test_sums_over_rows_equal_a_loop(pairs):
     values = torch.randn(len(pairs.rows), generator=named_generator(0, "values"))
     weights = torch.ones(len(values)) if pairs.weights is None else pairs.weights
@@ -135,7 +144,7 @@ def test_a_sparse_sum_is_the_best_value_and_the_weighed_surplus_of_the_others():
 
 
 def test_the_layout_has_one_place_for_each_pair_in_the_line_of_its_component(pairs):
-    groups = Groups.of(pairs, K=8)
+    groups = pairs.groups
     occurring = pairs.ks.unique()
     assert torch.equal(groups.active, occurring)
     places = groups.places
@@ -146,16 +155,16 @@ def test_the_layout_has_one_place_for_each_pair_in_the_line_of_its_component(pai
 
 
 def test_the_layout_is_no_longer_than_its_longest_line(pairs):
-    groups = Groups.of(pairs, K=8)
+    groups = pairs.groups
     assert len(groups.gather) == len(pairs.ks.unique()) * int(pairs.ks.bincount().max())
 
 
 def test_empty_places_gather_a_row_that_exists(pairs):
-    assert Groups.of(pairs, K=8).gather.max() <= pairs.rows.max()
-    assert Groups.of(pairs, K=8).gather.min() >= 0
+    assert pairs.groups.gather.max() <= pairs.rows.max()
+    assert pairs.groups.gather.min() >= 0
 
 
 @pytest.mark.parametrize("y", [[0, 4], [-1, 2], [3_000_000]])
 def test_a_component_that_is_not_there_is_refused_before_anything_is_laid_out(y):
     with pytest.raises(IndexError, match=rf"must be in the range \[0, 3\]\. Got {min(y)} to {max(y)}\."):
-        Groups.of(Pairs.given(torch.tensor(y)), K=4)
+        Pairs.given(torch.tensor(y), 4, CPU)

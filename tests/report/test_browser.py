@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from curlicue.records import RunDirectory
+from curlicue.records.directory import RunDirectory
 from curlicue.report.html import write_page
 from curlicue.report.live import Live
-from curlicue.report.story import read
+from curlicue.report.run_data import read
 from written import CLASSES, write_end, write_run, write_steps, write_view
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -144,7 +144,7 @@ def test_the_slider_moves_through_the_views(browser, pages):
     shown = "[...document.querySelectorAll('[data-view]')].filter(p => !p.hidden).map(p => Number(p.dataset.view))"
     assert browser.ask(shown) == [3]
     last = browser.ask(f"{POINTS}.x")
-    browser.slide("dreams", 1)
+    browser.slide("generated", 1)
     assert browser.ask(shown) == [1]
     assert browser.ask("document.getElementById('slider-latent').value") == "1"  # both show the same time
     assert browser.ask("[...document.querySelectorAll('output')].map(o => o.textContent)") == ["step 200"] * 2
@@ -166,18 +166,18 @@ def test_on_a_map_of_many_groups_only_the_chosen_one_is_named(browser, pages):
 
 def test_sliders_of_different_views_show_the_same_time(browser, pages):
     browser.show(pages["many views"])
-    steps = "['latent', 'dreams'].map(n => document.querySelector(`#slider-${n} ~ output`).textContent)"
-    stops = "['latent', 'dreams'].map(n => document.getElementById(`slider-${n}`).max)"
+    steps = "['latent', 'generated'].map(n => document.querySelector(`#slider-${n} ~ output`).textContent)"
+    stops = "['latent', 'generated'].map(n => document.getElementById(`slider-${n}`).max)"
     assert browser.ask(stops) == ["9", "19"]
     assert browser.ask(steps) == ["step 400"] * 2
-    browser.slide("dreams", 4)
+    browser.slide("generated", 4)
     assert browser.ask(steps) == ["step 80", "step 100"]  # the newest that there was
     browser.slide("latent", 2)
     assert browser.ask(steps) == ["step 120"] * 2
-    browser.slide("dreams", 0)
+    browser.slide("generated", 0)
     assert browser.ask(steps) == ["step 40", "step 20"]  # there was none yet: the first
     assert browser.ask(f"{POINTS}.x.length") == 30
-    browser.click("#dreams .play")
+    browser.click("#generated .play")
     browser.until(f"{steps}[1] === 'step 40'")
     assert browser.ask("[...document.querySelectorAll('[data-view]')].filter(p => !p.hidden).length") == 1
     assert browser.errors == []
@@ -271,13 +271,15 @@ def test_what_plays_and_what_is_focused_stays_so_when_a_live_page_changes(browse
     run, rng = RunDirectory.open(path), np.random.default_rng(5)
     with Live(path) as live:
         browser.show(live.address)
-        browser.driver.execute_script("play(); clearInterval(playing); document.getElementById('play-dreams').focus()")
+        browser.driver.execute_script(
+            "play(); clearInterval(playing); document.getElementById('play-generated').focus()"
+        )
         write_steps(run, rng, 300, 12)
         write_view(run, rng, 300, 30, 12)
         live.update()
         browser.until("document.getElementById('slider-latent').max === '2'")
         assert browser.ask("[...document.querySelectorAll('.play')].map(b => b.ariaLabel)") == ["Pause", "Pause"]
-        assert browser.ask("document.activeElement.id") == "play-dreams"
+        assert browser.ask("document.activeElement.id") == "play-generated"
 
 
 def test_the_legend_keeps_the_focus_when_it_is_used(browser, pages):

@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from curlicue.config import Iid, RunConfig, Scenario, Sequential, to_json
-from curlicue.records import RunDirectory
+from curlicue.config.codec import to_json
+from curlicue.config.scenario import Iid, Scenario, Sequential
+from curlicue.experiments.settings import RunConfig
+from curlicue.records.directory import RunDirectory
 from curlicue.report import figures
 
 
@@ -126,8 +128,8 @@ def directory(tmp_path: Path) -> RunDirectory:
     made.write("data", {"name": "toy", "classes": ["a", "b", "<c>"], "shape": [2, 3]})
     made.write_view("rows", {"x": rng.random((12, 6)), "labels": np.arange(12) % 3})
     for K, t in enumerate(STEPS, start=1):
-        dreams = np.full((K, 8, 6), 0.1) * np.arange(1, K + 1)[:, None, None]
-        made.write_view(t, {"dreams": dreams, "z": rng.normal(size=(12, 4)), "y": np.arange(12) % K})
+        generated = np.full((K, 8, 6), 0.1) * np.arange(1, K + 1)[:, None, None]
+        made.write_view(t, {"generated": generated, "z": rng.normal(size=(12, 4)), "y": np.arange(12) % K})
     for component in range(1, 4):
         made.write_birth(component, np.repeat(component / 4 + np.arange(30) / 400, 6).reshape(30, 6).astype(np.float32))
         line = {"event": "ComponentBorn", "t": 100 * component, "component": component, "parent": component - 1}
@@ -143,8 +145,8 @@ def names(axes) -> list[str]:
     return [label.get_text() for label in axes.get_yticklabels()]
 
 
-def test_dreams_stand_in_a_row_for_each_view_and_a_column_for_each_component(axes, directory):
-    figures.dreams(axes, directory)
+def test_generated_samples_stand_in_a_row_for_each_view_and_a_column_for_each_component(axes, directory):
+    figures.generated(axes, directory)
     cells = pixels(axes).reshape(4, 3, 4, 4)[:, 0, :, 0]  # the first pixel of each, gaps of one between them
     expected = [[0.1 * (k + 1) if k <= view else np.nan for k in range(4)] for view in range(4)]
     np.testing.assert_allclose(cells, expected, rtol=1e-3)
@@ -210,8 +212,8 @@ def test_samples_that_are_no_images_are_not_drawn_as_such(directory, tmp_path):
 
 def with_threshold(c_new: float | None, seed: int = 0) -> dict:
     told = result(seed)
-    expansion = None if c_new is None else {"c_new": c_new}
-    return told | {"config": told["config"] | {"learner": {"expansion": expansion}}}
+    growth = None if c_new is None else {"type": "Threshold", "c_new": c_new}
+    return told | {"config": told["config"] | {"system": {"type": "Curl", "learner": {"growth": growth}}}}
 
 
 @pytest.mark.parametrize(
@@ -239,7 +241,7 @@ def test_many_classes_components_and_births_fit_on_paper(directory, tmp_path):
     told["result"]["confusion"] = np.random.default_rng(0).integers(0, 9, size=(C, K)).tolist()
     for line in told["metrics"]:
         line["class_accuracy"] = [0.5] * C
-    directory.write_view(400, {"dreams": np.zeros((K, 8, 6)), "z": np.ones((12, 4)), "y": np.arange(12)})
+    directory.write_view(400, {"generated": np.zeros((K, 8, 6)), "z": np.ones((12, 4)), "y": np.arange(12)})
     for component in range(4, K):
         directory.write_birth(component, np.ones((30, 6), np.float32))
         line = {"event": "ComponentBorn", "t": 400, "component": component, "parent": 0}

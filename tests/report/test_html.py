@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from curlicue.errors import RunError
-from curlicue.records import RunDirectory
-from curlicue.report import charts, html, latent
+from curlicue.records.directory import RunDirectory
+from curlicue.report import charts, latent
+from curlicue.report import page as page_module
 from curlicue.report.html import page, write_page
 from curlicue.report.latent import Projector
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import grouped, read
+from curlicue.report.run_data import grouped, read
 from written import CLASSES, STEPS, write_run, write_steps, write_view
 
 EVERY = [
@@ -23,7 +24,7 @@ EVERY = [
     "confusion",
     "posterior",
     "latent",
-    "dreams",
+    "generated",
     "components",
     "births",
     "made",
@@ -61,7 +62,7 @@ class Reader(HTMLParser):
 @pytest.fixture(autouse=True)
 def small_library(monkeypatch):
     """The charts' library is four megabytes and needs no test."""
-    monkeypatch.setattr(html, "plotly_js", lambda: "/* plotly */")
+    monkeypatch.setattr(page_module, "plotly_js", lambda: "/* plotly */")
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(latent, "_project", lambda z, before: z[:, :2])
 
 
-def made(*paths: Path) -> html.Page:
+def made(*paths: Path) -> page_module.Page:
     return page([read(path) for path in paths], Projector())
 
 
@@ -192,12 +193,12 @@ def test_without_labels_everything_that_needs_none_is_there(make_run, quick):
 def test_what_is_no_image_is_drawn_as_lines(make_run, quick, shape, until):
     page = made(make_run(shape=shape, until=until))
     assert "<img" not in "".join(page.sections.values())
-    assert page.sections["dreams"].count('<svg class="lines"') == sum(range(1, until // 100 + 1))
+    assert page.sections["generated"].count('<svg class="lines"') == sum(range(1, until // 100 + 1))
     assert "sprite" not in page.figures["latent"]["latent"]
 
 
 def test_images_in_colour_are_images(make_run, quick):
-    assert "<img" in made(make_run(shape=(4, 4, 3))).sections["dreams"]
+    assert "<img" in made(make_run(shape=(4, 4, 3))).sections["generated"]
 
 
 def test_the_life_of_each_component_is_told(make_run, quick):
@@ -214,19 +215,56 @@ def test_the_life_of_each_component_is_told(make_run, quick):
 
 
 def test_the_nearest_samples_are_those_of_the_component_by_distance(make_run):
-    story = read(make_run())
-    view = story.last_view
-    rows = story.nearest(2, 3)
+    run = read(make_run())
+    view = run.last_view
+    rows = run.nearest(2, 3)
     far = np.linalg.norm(view["z"].astype(float) - view["centres"][2].astype(float), axis=1)
     assert (view["y"][rows] == 2).all()
     assert (np.diff(far[rows]) >= 0).all()
     assert far[rows].max() <= far[np.setdiff1d(np.flatnonzero(view["y"] == 2), rows)].min()
 
 
+def bare(path: Path) -> Path:
+    """The views of a system that neither generates samples nor has centres."""
+    run = RunDirectory.open(path)
+    for step in run.view_steps:
+        run.write_view(step, {name: array for name, array in run.view(step).items() if name in ("z", "y")})
+    return path
+
+
+def test_without_centres_the_nearest_samples_are_those_nearest_to_the_mean_of_their_component(make_run):
+    run = read(bare(make_run()))
+    z = run.last_view["z"].astype(float)
+    rows = run.nearest(2, 3)
+    far = np.linalg.norm(z - z[run.last_view["y"] == 2].mean(0), axis=1)
+    assert rows.tolist() == sorted(np.flatnonzero(run.last_view["y"] == 2), key=lambda row: far[row])[:3]
+
+
+def test_a_system_that_generates_nothing_has_a_page_without_generated_samples(make_run, quick):
+    page = made(bare(make_run(until=300)))
+    assert list(page.sections) == [name for name in EVERY if name != "generated"]
+    assert "generates" not in page.sections["components"]
+    assert read(make_run("other", until=300)).confusion.shape == (4, 3)
+
+
+def test_the_components_at_the_start_are_those_before_the_first_birth_or_in_the_first_line(make_run):
+    run = read(make_run(until=100))
+    assert (run.births, run.first_K, run.K) == ([], 1, 1)
+    path = make_run("three", until=0)
+    change(path, "config", system={"type": "Curl", "model": {"K": 3}})
+    assert read(path).first_K == 3  # nothing is told yet
+    log_line = {"event": "StepsTaken", "t": 99, "K": 10, "n": 100, "real": {"bound": -1.0, "q_y": []}}
+    RunDirectory.open(path).append("events", log_line)
+    assert (read(path).first_K, read(path).K, read(path).usage) == (10, 10, None)
+    born = {"event": "ComponentBorn", "t": 100, "component": 10, "parent": 0}
+    RunDirectory.open(path).append("events", born)
+    assert (read(path).first_K, read(path).K) == (10, 11)
+
+
 def test_before_the_end_confusion_is_that_of_the_last_view(make_run):
-    story = read(make_run(until=300))
-    assert story.confusion.sum() == len(story.x)
-    assert story.confusion.shape == (4, 3)
+    run = read(make_run(until=300))
+    assert run.confusion.sum() == len(run.x)
+    assert run.confusion.shape == (4, 3)
 
 
 def test_components_of_a_class_stand_together(make_run):
@@ -316,7 +354,7 @@ def several(make_run) -> list[Path]:
 
 def test_runs_that_differ_in_their_seed_alone_are_a_group(several):
     groups = grouped([read(path) for path in several])
-    assert {name: [story.name for story in some] for name, some in groups.items()} == {
+    assert {name: [run.name for run in some] for name, some in groups.items()} == {
         "batch_size 100": ["s0", "s1"],
         "batch_size 7": ["many-0", "many-1"],
         "batch_size 9": ["half"],
@@ -324,9 +362,12 @@ def test_runs_that_differ_in_their_seed_alone_are_a_group(several):
 
 
 def test_groups_are_named_by_as_few_settings_as_tell_them_apart(make_run):
-    learner = json.loads((make_run("a", seed=3) / "config.json").read_text())["learner"]
-    runs = [make_run("b"), make_run("c", learner={**learner, "replay": None}, evaluate_every=3)]
-    assert list(grouped([read(path) for path in runs])) == ["replay yes", "replay none"]
+    system = json.loads((make_run("a", seed=3) / "config.json").read_text())["system"]
+    without = {**system, "learner": {**system["learner"], "memory": None}}
+    runs = [make_run("b"), make_run("c", system=without, evaluate_every=3)]
+    assert list(grouped([read(path) for path in runs])) == ["memory snapshot", "memory none"]
+    runs = [make_run("b2"), make_run("c2", system={"type": "NearestMean"}), make_run("c3", system={"type": "Other"})]
+    assert list(grouped([read(path) for path in runs])) == ["system curl", "system nearest-mean", "system other"]
     runs = [make_run("d", steps=800), make_run("e", steps=800, dataset="mnist"), make_run("f")]
     assert list(grouped([read(p) for p in runs])) == [
         "dataset digits, steps 800",
@@ -431,7 +472,7 @@ NONSENSE = {
     "a ragged confusion": lambda run: change(run, "result", confusion=[[1, 2], [3]]),
     "steps in words": lambda run: change(run, "config", steps="many"),
     "no classes at once": lambda run: change(run, "config", scenario={"type": "Sequential", "at_once": 0}),
-    "components of nothing": lambda run: change(run, "config", model={"K": None}),
+    "components of nothing": lambda run: log(run, "events", event="ComponentBorn", component=None, parent=0),
     "classes in one number": lambda run: change(run, "data", classes=3),
     "a shape in words": lambda run: change(run, "data", shape="ab"),
     "accuracies of nothing": lambda run: log(run, "metrics", class_accuracy=None),
@@ -459,6 +500,10 @@ DAMAGE = {
     "other settings": (
         lambda run: (run / "config.json").write_text("{}"),
         r"config\.json is damaged \(steps, scenario",
+    ),
+    "settings of an earlier version": (
+        lambda run: (run / "config.json").write_text('{"model": {"K": 1}, "learner": {}, "steps": 3}'),
+        r"run is a run of an earlier version of curlicue, .* with the version that wrote it\.$",
     ),
     "half a log": (lambda run: (run / "metrics.jsonl").write_text('{"t": 1'), r"metrics\.jsonl is damaged"),
     "another log": (lambda run: (run / "metrics.jsonl").write_text('{"a": 1}\n'), r"metrics\.jsonl is damaged \(t, K"),
@@ -511,9 +556,10 @@ def test_a_page_of_a_large_run_has_a_bearable_size(make_run, quick, tmp_path):
     smooth = np.outer(np.hanning(28), np.hanning(28)).ravel()
     for t in range(1000, 10_001, 1000):
         K, y = t // 250, rng.integers(0, t // 250, size=1000)
-        dreams = (smooth * rng.random((K, 8, 1)) + 0.02 * rng.random((K, 8, 784))).clip(0, 1)
+        generated = (smooth * rng.random((K, 8, 1)) + 0.02 * rng.random((K, 8, 784))).clip(0, 1)
         centres = rng.normal(size=(K, 8))
-        run.write_view(t, {"dreams": dreams, "centres": centres, "z": centres[y] + rng.normal(size=(1000, 8)), "y": y})
+        z = centres[y] + rng.normal(size=(1000, 8))
+        run.write_view(t, {"generated": generated, "centres": centres, "z": z, "y": y})
     for t in range(500, 100_001, 100):
         run.append("events", {"event": "StepsTaken", "t": t, "n": 100, "real": {"bound": -9.0, "q_y": [0.025] * 40}})
     assert write_page([read(path)], tmp_path / "page.html") < 8e6

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from curlicue.config import Drift, Iid, Scenario, Sequential
+from curlicue.config.scenario import Drift, Iid, Scenario, Sequential
 from curlicue.errors import ConfigError
 from curlicue.rng import named_generator
 from curlicue.streams.schedule import Schedule, class_shares, seen

@@ -10,8 +10,8 @@ import pytest
 import torch
 from PIL import Image
 
-from curlicue.config import GREY
 from curlicue.errors import DataError
+from curlicue.experiments.presets import GREY
 from curlicue.streams import fetch, sources
 from curlicue.streams.fetch import OfficialFile
 from curlicue.streams.sources import Source, from_arrays, load, parse_idx
@@ -38,7 +38,9 @@ def publish(monkeypatch: pytest.MonkeyPatch, folder: Path, dataset: str, files: 
         (folder / name).write_bytes(contents)
     table = tuple(OfficialFile(dataset, n, (hashlib.sha256(c).hexdigest(),)) for n, c in files.items())
     monkeypatch.setattr(
-        fetch, "FILES", fetch.FILES | dict.fromkeys((dataset, f"{dataset}-60k", f"{dataset}-grey"), table)
+        fetch,
+        "FILES",
+        fetch.FILES | dict.fromkeys((dataset, *(f"{dataset}-{kind}" for kind in ("60k", "grey", "validation"))), table),
     )
 
 
@@ -47,8 +49,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def check_is_sound(source: Source) -> None:
-    splits = [split for split in (source.train, source.test, source.validation) if split is not None]
-    for split in splits:
+    for split in (source.train, source.test):
         assert split.x.shape == (len(split.labels), source.n_features)
         assert (split.x.dtype, split.labels.dtype) == (torch.float32, torch.int64)
         assert split.x.min() == 0
@@ -67,7 +68,7 @@ def test_digits_are_binary_and_split_80_to_20_within_every_class():
     digits = load("digits")
     check_is_sound(digits)
     assert is_binary(digits)
-    assert (digits.shape, digits.classes, digits.validation) == ((8, 8), tuple("0123456789"), None)
+    assert (digits.shape, digits.classes) == ((8, 8), tuple("0123456789"))
     train, test = digits.train.labels.bincount(), digits.test.labels.bincount()
     assert (train + test).sum() == 1797
     assert torch.allclose(test / (train + test), torch.tensor(0.2), atol=0.005)
@@ -102,16 +103,16 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_mnist_keeps_the_last_sixth_of_the_training_images_for_validation(small_mnist):
-    mnist = load("mnist", small_mnist)
+    mnist, validation = load("mnist", small_mnist), load("mnist-validation", small_mnist)
     assert mnist.train.labels.tolist() == list(range(10))
-    assert mnist.validation is not None
-    assert mnist.validation.labels.tolist() == [0, 1]
     assert mnist.test.labels.tolist() == list(range(10))
+    assert torch.equal(validation.train.x, mnist.train.x)
+    assert validation.test.labels.tolist() == [0, 1]
 
 
 def test_mnist_60k_trains_on_all_training_images(small_mnist):
     mnist = load("mnist-60k", small_mnist)
-    assert (mnist.name, len(mnist.train.x), mnist.validation) == ("mnist-60k", 12, None)
+    assert (mnist.name, len(mnist.train.x)) == ("mnist-60k", 12)
 
 
 def test_mnist_pixels_are_one_above_half_of_255(small_mnist):
@@ -122,7 +123,7 @@ def test_mnist_grey_keeps_the_greys(small_mnist):
     grey, binary = load("mnist-grey", small_mnist), load("mnist", small_mnist)
     assert len(set(grey.train.x.flatten().tolist())) > 2
     assert grey.train.x.amax() <= 1
-    for name in ("train", "validation", "test"):
+    for name in ("train", "test"):
         mine, other = getattr(grey, name), getattr(binary, name)
         assert torch.equal((mine.x > 0.5).float(), other.x)
         assert torch.equal(mine.labels, other.labels)
@@ -133,7 +134,7 @@ def test_the_full_mnist_is_the_one_everybody_knows():
     mnist = load("mnist", FULL_DATA)
     check_is_sound(mnist)
     assert is_binary(mnist)
-    assert (len(mnist.train.x), len(mnist.validation.x), len(mnist.test.x)) == (50_000, 10_000, 10_000)
+    assert (len(mnist.train.x), len(mnist.test.x)) == (50_000, 10_000)
     assert mnist.shape == (28, 28)
     assert mnist.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert mnist.test.labels.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
@@ -223,7 +224,7 @@ def test_omniglot_strokes_are_averaged_and_white_on_black(small_omniglot):
 
 
 def test_the_data_sets_that_settings_take_for_grey_are_those_with_greys(small_mnist, small_omniglot):
-    assert {name for name in NAMES if not is_binary(load(name, small_omniglot))} == set(GREY)
+    assert {name for name in (*NAMES, "digits") if not is_binary(load(name, small_omniglot))} == set(GREY)
 
 
 def cached_arrays(folder: Path) -> Path:

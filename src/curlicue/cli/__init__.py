@@ -10,11 +10,10 @@ from typing import Any
 import tyro
 
 from curlicue.cli import console, model, paper, report, train
-from curlicue.cli.train import Settings, configure
 from curlicue.errors import CurlicueError
 from curlicue.version import __version__
 
-__all__ = ["COMMANDS", "Settings", "configure", "main"]
+__all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "fit": model.fit,

@@ -1,4 +1,4 @@
-"""A run's story for TensorBoard."""
+"""The events of a run for TensorBoard."""
 
 from __future__ import annotations
 
@@ -41,10 +41,13 @@ class Board:
             case SnapshotTaken():
                 self.writer.add_text("snapshots", f"of {event.K} components", event.t)
             case Evaluated():
-                self._scalars("test", {name: event.scores[name] for name in SCORES}, event.t)
+                self._scalars("test", {name: event.scores[name] for name in SCORES if name in event.scores}, event.t)
 
-    def _scalars(self, group: str, values: dict[str, float], t: int) -> None:
+    def _scalars(self, group: str, values: dict[str, float | None], t: int) -> None:
+        """Write down the values that there are."""
         for name, value in values.items():
+            if value is None:
+                continue
             self.writer.add_scalar(f"{group}/{name}", value, t)
 
     def close(self) -> None:

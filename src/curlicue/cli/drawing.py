@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from curlicue.config import PRESETS
-from curlicue.experiments.paper import C_NEWS, EXPERIMENTS, threshold
+from curlicue.experiments.paper import EXPERIMENTS
+from curlicue.experiments.presets import PRESETS
+from curlicue.experiments.setups import C_NEWS, threshold
 from curlicue.experiments.tables import Results
-from curlicue.records import Json
+from curlicue.records.files import Json
 from curlicue.report import figures
 
 if TYPE_CHECKING:

@@ -14,14 +14,15 @@ from tyro.conf import Positional
 from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.cli.drawing import draw, short_of_the_paper
-from curlicue.config import RunConfig, from_json
+from curlicue.config.codec import from_json
 from curlicue.errors import ConfigError, RunError
 from curlicue.experiments.paper import EXPERIMENTS, LIFE, Experiment
 from curlicue.experiments.reproduce import Job, Places, Standing, jobs_of, read_result, read_seeds, reproduce
+from curlicue.experiments.settings import RunConfig
 from curlicue.experiments.tables import SHORT_OF, Results, header, lines
-from curlicue.records import RunDirectory
+from curlicue.records.directory import RunDirectory
 from curlicue.report.figures import KINDS, need_matplotlib, write_life
-from curlicue.report.story import telling_damage
+from curlicue.report.run_data import telling_damage
 from curlicue.streams.sources import load
 
 LEGEND = f"{SHORT_OF} worse than the paper by more than two of its standard deviations"
@@ -153,7 +154,7 @@ def _need_run(todo: Sequence[Job], places: Places) -> None:
     if read_result(job, places.results) is None:
         return
     with telling_damage(run.path):
-        if not run.has("timing") or from_json(RunConfig, run.read("config")) != job.setup:
+        if not run.has("timing") or from_json(RunConfig, run.settings()) != job.setup:
             remedy = "To make it, give another --results and another --runs."
             raise RunError(f"{LIFE} is drawn from {run.path}, which is not there or another run. {remedy}")
 

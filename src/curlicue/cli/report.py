@@ -15,13 +15,14 @@ from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import summary
-from curlicue.records import Json, RunDirectory
+from curlicue.records.directory import RunDirectory
+from curlicue.records.files import Json
 from curlicue.report.figures import need_matplotlib, write_comparison
 from curlicue.report.figures import write as write_figures
 from curlicue.report.html import write_page
 from curlicue.report.latent import Projector
 from curlicue.report.live import Live
-from curlicue.report.story import Story, grouped, read, telling_damage
+from curlicue.report.run_data import RunData, grouped, read, telling_damage
 
 PAGE = "report.html"
 LOOK_EVERY = 1.0  # seconds
@@ -30,7 +31,7 @@ PORTS = 65_535
 
 
 def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figures: Given[Path] = None) -> None:
-    """Write one HTML page: the story of a run, or several runs compared. It opens anywhere, without a network.
+    """Write one HTML page: the course of a run, or several runs compared. It opens anywhere, without a network.
 
     Args:
         runs: run directories; those that differ only in their seeds are put together
@@ -54,12 +55,12 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
             figures.mkdir(parents=True, exist_ok=True)
     projector = Projector()
     with _writing(page, "--out"), console.busy("Making the page: arranging the latent space takes some seconds"):
-        stories = [read(run) for run in runs]
-        size = write_page(stories, page, projector)
+        known = [read(run) for run in runs]
+        size = write_page(known, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
         with telling_damage(*runs), _writing(figures, "--figures"), console.busy("Drawing the figures"):
-            _draw(stories, results, figures, projector)
+            _draw(known, results, figures, projector)
 
 
 @contextmanager
@@ -71,13 +72,13 @@ def _writing(path: Path, option: str) -> Iterator[None]:
         raise ConfigError(f"{path} cannot be written ({error.strerror}). Choose another {option}.") from error
 
 
-def _draw(stories: list[Story], results: Mapping[Path, Json], folder: Path, projector: Projector) -> None:
+def _draw(runs: list[RunData], results: Mapping[Path, Json], folder: Path, projector: Projector) -> None:
     """Figures for print: of each run, and of several together."""
-    for story in stories:
-        own = folder if len(stories) == 1 else folder / story.name
-        _tell(own, write_figures(RunDirectory.open(story.path), results[story.path], own, projector))
-    if len(stories) > 1:
-        together = {name: [results[story.path] for story in some] for name, some in grouped(stories).items()}
+    for run in runs:
+        own = folder if len(runs) == 1 else folder / run.name
+        _tell(own, write_figures(RunDirectory.open(run.path), results[run.path], own, projector))
+    if len(runs) > 1:
+        together = {name: [results[run.path] for run in some] for name, some in grouped(runs).items()}
         _tell(folder, write_comparison(together, folder))
 
 

@@ -1,6 +1,6 @@
-"""How well components match classes, how well embeddings separate them, and what was forgotten.
+"""How well components match classes, how well embeddings separate classes, and how much of each class was forgotten.
 
-Every clustering score reads one table, n[c, k] = how many samples of class c lie in component k.
+The accuracies read one table, n[c, k]: how many samples of class c lie in component k.
 """
 
 import math
@@ -9,16 +9,17 @@ from dataclasses import dataclass
 
 import torch
 from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from sklearn.neighbors import NearestNeighbors
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from curlicue.errors import DataError
 
-DISTANCES_AT_ONCE = 8_000_000  # entries of one float64 block of distances: 64 MB
-
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterScores:
-    """How one assignment of samples to components agrees with their classes."""
+    """The agreement of one assignment of samples to components with the classes of the samples."""
 
     cluster_accuracy: float  # many-to-one; it rises with K, so print K beside it
     hungarian_accuracy: float  # one-to-one
@@ -40,8 +41,8 @@ def cluster_scores(labels: Tensor, components: Tensor, n_classes: int, K: int) -
     return ClusterScores(
         cluster_accuracy=cluster_accuracy(table),
         hungarian_accuracy=hungarian_accuracy(table),
-        nmi=nmi(table),
-        ari=ari(table),
+        nmi=float(normalized_mutual_info_score(labels.numpy(force=True), components.numpy(force=True))),
+        ari=float(adjusted_rand_score(labels.numpy(force=True), components.numpy(force=True))),
         class_accuracy=tuple(None if math.isnan(a) else a for a in class_accuracy(table).tolist()),
         n_used=int((table.sum(0) > 0).sum()),
         K=K,
@@ -57,20 +58,20 @@ def confusion(labels: Tensor, components: Tensor, n_classes: int, K: int) -> Ten
 
 
 def cluster_accuracy(confusion: Tensor) -> float:
-    """Σₖ max_c n[c, k] / N: the share of samples whose class is the most frequent one of their component."""
+    """Σₖ max_c n[c, k] / N: the share of samples that have the most frequent class of their component."""
     n = _table(confusion, needs_samples=True)
     return int(n.amax(0).sum()) / int(n.sum())
 
 
 def class_confusion(confusion: Tensor) -> Tensor:
-    """Counts of true class × class voted by the component, [n_classes, n_classes]; ties: lowest class."""
+    """Counts of true class × most frequent class of the component, [n_classes, n_classes]; ties: lowest class."""
     n = _table(confusion)
     vote = n.argmax(0)  # [K], the first of equal maxima
     return n.new_zeros(len(n), len(n)).index_add_(1, vote, n)
 
 
 def class_accuracy(confusion: Tensor) -> Tensor:
-    """Per class, the share of its samples in components that vote for it, [n_classes]; nan if it has none."""
+    """For each class, the share of its samples in components that vote for it, [n_classes]; nan without samples."""
     n = class_confusion(confusion).double()  # [true, voted]; rows still count the samples of a class
     return n.diagonal() / n.sum(1)
 
@@ -82,51 +83,25 @@ def hungarian_accuracy(confusion: Tensor) -> float:
     return int(n[c, k].sum()) / int(n.sum())
 
 
-def nmi(confusion: Tensor) -> float:
-    """I(c; k) / ½(H(c) + H(k)) = 2 − 2 H(c, k) / (H(c) + H(k)); 1 if neither side is divided at all."""
-    n = _table(confusion)
-    h_class, h_component, h_joint = _entropy(n.sum(1)), _entropy(n.sum(0)), _entropy(n)
-    if h_class + h_component == 0:
-        return 1.0
-    return min(max(2 - 2 * h_joint / (h_class + h_component), 0.0), 1.0)  # beyond [0, 1] lies only rounding
-
-
-def ari(confusion: Tensor) -> float:
-    """(S − E) / (½(A + B) − E) with E = AB/T; 1 where that is 0/0, as then both partitions are the same.
-
-    Of all T pairs of samples, A share the class, B the component, and S both.
-    """
-    n = _table(confusion)
-    S, A, B, T = _pairs(n), _pairs(n.sum(1)), _pairs(n.sum(0)), _pairs(n.sum())
-    denominator = (A + B) * T - 2 * A * B  # Python integers: exact, and they cannot overflow
-    return 2 * (S * T - A * B) / denominator if denominator else 1.0
-
-
 def knn_error(
     train_z: Tensor, train_labels: Tensor, test_z: Tensor, test_labels: Tensor, k: Sequence[int] = (10,)
 ) -> dict[int, float]:
-    """Share of `test_z` [N, Z] whose label is not the most frequent one of its k nearest in `train_z` [M, Z].
+    """For each k, the share of rows of `test_z` [N, Z] that the k nearest rows of `train_z` [M, Z] outvote.
 
-    Nearest is Euclidean; of equally frequent labels the lowest wins. One pass serves every k.
+    Distances are Euclidean; of equally frequent labels the lowest wins. One search serves every k.
     """
     train_z, train_labels = _labelled("train", train_z, train_labels)
     test_z, test_labels = _labelled("test", test_z, test_labels)
     _check_neighbours(train_z, test_z, k)
 
     classes, train_class = torch.unique(train_labels, return_inverse=True)  # ascending [C], [M]
-    centre = train_z.mean(0)
-    a, b = train_z - centre, test_z - centre
-    wrong = dict.fromkeys(k, 0)
-    rows = max(1, DISTANCES_AT_ONCE // len(a))
-    for i in range(0, len(b), rows):
-        nearest = train_class[_nearest(a, b[i : i + rows], max(k))]  # [rows, max k]
-        for j in wrong:
-            wrong[j] += int((classes[_majority(nearest[:, :j])] != test_labels[i : i + rows]).sum())
-    return {j: n / len(b) for j, n in wrong.items()}
+    nearest = train_class[_nearest(train_z, test_z, max(k))]  # [N, max k]
+    votes = {j: classes[_majority(nearest[:, :j])] for j in k}
+    return {j: int((vote != test_labels).sum()) / len(test_z) for j, vote in votes.items()}
 
 
 def forgetting(class_accuracy_over_time: Tensor) -> Tensor:
-    """max_t a[t, c] − a[T, c], [n_classes]: what each class has lost since its best moment.
+    """max_t a[t, c] − a[T, c], [n_classes]: the accuracy that each class has lost since its best moment.
 
     Moments without a value (nan) are skipped; a class whose final accuracy is nan has no known loss: nan.
     """
@@ -139,26 +114,18 @@ def forgetting(class_accuracy_over_time: Tensor) -> Tensor:
 def _nearest(a: Tensor, b: Tensor, k: int) -> Tensor:
     """For each row of b the k nearest rows of a, nearest first, [len(b), k].
 
-    |a − b|² = |a|² − 2ab + |b|², without |b|², which is the same for every a. The difference of large numbers
-    loses digits: hence centred data in float64.
+    Distances come from |a|² − 2ab + |b|²; centred float64 loses fewer digits in this difference of large numbers.
     """
-    return torch.addmm(a.square().sum(1), b, a.T, alpha=-2).topk(k, largest=False).indices
+    centre = a.mean(0)
+    with threadpool_limits(torch.get_num_threads()):
+        found = NearestNeighbors(n_neighbors=k, algorithm="brute").fit((a - centre).numpy())
+        return torch.from_numpy(found.kneighbors((b - centre).numpy(), return_distance=False))
 
 
 def _majority(votes: Tensor) -> Tensor:
     """The most frequent class in each row of `votes` [N, k], the lowest of equally frequent ones, [N]."""
     counts = votes.new_zeros(len(votes), int(votes.max()) + 1)  # [N, C]
     return counts.scatter_add_(1, votes, torch.ones_like(votes)).argmax(1)
-
-
-def _entropy(counts: Tensor) -> float:
-    """−Σ p log p in nats, p = n / N; 0 without samples."""
-    return float(torch.special.entr(counts.double() / counts.sum().clamp(min=1)).sum())
-
-
-def _pairs(counts: Tensor) -> int:
-    """Σ n(n − 1)/2: pairs of samples that share a cell."""
-    return int((counts * (counts - 1) // 2).sum())
 
 
 def _table(confusion: Tensor, needs_samples: bool = False) -> Tensor:

@@ -1,33 +1,41 @@
-"""What a model looks like at one moment: what each component dreams, and where samples lie in its latent space."""
+"""What a system looks like at one moment: where samples lie in its space, and what its components generate."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-import torch
 from torch import Generator, Tensor
 
-from curlicue.config import Emission
-from curlicue.evaluate.representation import components, embed
-from curlicue.model.mixture import MixtureVAE, looking
+from curlicue.evaluate.scores import Scored
 
-DREAMS = 8  # of each component
+SAMPLES = 8  # generated of each component
+
+
+@runtime_checkable
+class Generates(Protocol):
+    """A system whose components generate samples."""
+
+    def generated(self, n: int, rng: Generator) -> Tensor:
+        """n means of p(x|z) of each component [K, n, D]."""
+
+    def centres(self) -> Tensor:
+        """The centre of each component in the space of embeddings [K, Z]."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A model's view of N samples, and of itself."""
+    """A system's view of N samples, and of itself."""
 
-    dreams: Tensor  # [K, n, D], the mean of p(x|z) for n draws of z ~ p(z|y)
-    centres: Tensor  # [K, Z], the mean of p(z|y)
     z: Tensor  # [N, Z], the embeddings
     y: Tensor  # [N], the components
+    generated: Tensor | None = None  # [K, n, D]
+    centres: Tensor | None = None  # [K, Z]
 
 
-def view(model: MixtureVAE, x: Tensor, rng: Generator) -> View:
-    """Of the samples x [N, D]."""
-    ks = torch.arange(model.K)
-    with looking(model):
-        dreams = model.sample(ks.repeat_interleave(DREAMS), Emission.MEAN, rng)
-        centres = model.p_z(ks).mean
-    return View(dreams.view(model.K, DREAMS, -1), centres, embed(model, x), components(model, x))
+def view(system: Scored, x: Tensor, rng: Generator) -> View:
+    """The view of the samples x [N, D]."""
+    z, y = system.embed(x), system.probabilities(x).argmax(1)
+    if not isinstance(system, Generates):
+        return View(z, y)
+    return View(z, y, system.generated(SAMPLES, rng), system.centres())

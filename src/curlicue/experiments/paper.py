@@ -1,185 +1,12 @@
-"""Every table and figure of the paper as data: settings, the paper's numbers, where they stand.
-
-A set-up is a name and settings; several tables and figures show the same one. Its runs are known by that name and
-their seed: results/mnist-mgr-seed0.json.
-"""
+"""Every table and figure of the paper as data: which set-ups, the paper's numbers, and where they stand."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from curlicue.config import (
-    PRESETS,
-    AtChange,
-    BeforeBirth,
-    Drift,
-    Emission,
-    Every,
-    ExpansionConfig,
-    Iid,
-    ModelConfig,
-    RunConfig,
-    Sequential,
-    Snapshots,
-    in_steps,
-    paper_replay,
-)
-from curlicue.records import Json
-
-
-@dataclass(frozen=True)
-class Untrained:
-    """k-NN error of a model as it is initialised: what its latent space is worth before it has learnt."""
-
-    dataset: str
-    model: ModelConfig
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class RawPixels:
-    """k-NN error without a model."""
-
-    dataset: str
-
-
-Setup = RunConfig | Untrained | RawPixels
-
-
-# -- set-ups ----------------------------------------------------------------------------------------------------------
-
-MNIST, OMNIGLOT = PRESETS["mnist"], PRESETS["omniglot"]
-C_NEWS = (-400, -300, -200, -150, -100)  # nats
-TAU_FIXED = 0.1  # docs/decisions/0001-sparse-bound.md
-RANDOM_N_Z = (8, 16, 32, 64, 128, 256, 784, 1568)
-
-
-def rehearsing(config: RunConfig, snapshots: Snapshots | None, labelled: bool = False) -> RunConfig:
-    """`config` with the replay of the paper's experiments, None: without replay."""
-    replay = None if snapshots is None else paper_replay(config.dataset, snapshots, labelled)
-    return replace(config, learner=replace(config.learner, replay=replay))
-
-
-def growing(config: RunConfig, c_new: float) -> RunConfig:
-    """`config` with another threshold."""
-    expansion = replace(config.learner.expansion or ExpansionConfig(), c_new=c_new)
-    return replace(config, learner=replace(config.learner, expansion=expansion))
-
-
-def fixed(config: RunConfig, K: int) -> RunConfig:
-    """`config` with K components from the beginning and no births.
-
-    All of them compete from the first step, and those that are seldom visited would die: they are visited more often.
-    """
-    learner = replace(config.learner, expansion=None, tau=TAU_FIXED)
-    return replace(config, model=replace(config.model, K=K), learner=learner)
-
-
-def in_turn(config: RunConfig, snapshots: Snapshots) -> RunConfig:
-    """An iid benchmark's model on classes one after the other, with MGR."""
-    return replace(rehearsing(config, snapshots), scenario=Sequential())
-
-
-def dreaming(config: RunConfig, emission: Emission) -> RunConfig:
-    """`config` with dreams made of p(x|z) in this way."""
-    assert config.learner.replay is not None
-    replay = replace(config.learner.replay, emission=emission)
-    return replace(config, learner=replace(config.learner, replay=replay))
-
-
-def _replay_ablation() -> dict[str, RunConfig]:
-    found: dict[str, RunConfig] = {}
-    for name, config, n_classes in (("mnist", MNIST, 10), ("omniglot", OMNIGLOT, 50)):
-        T = config.steps // n_classes
-        kinds: dict[str, Snapshots] = {"": Every(T), "-0.1T": Every(T // 10), "-dynamic": BeforeBirth()}
-        for kind, snapshots in kinds.items():
-            found[f"{name}-mgr{kind}"] = rehearsing(config, snapshots)
-            found[f"{name}-smgr{kind}"] = rehearsing(config, snapshots, labelled=True)
-            if kind != "-0.1T":
-                found[f"{name}-drift-mgr{kind}"] = replace(rehearsing(config, snapshots), scenario=Drift())
-        found[f"{name}-mgr-change"] = rehearsing(config, AtChange())
-        found[f"{name}-no-replay"] = rehearsing(config, None)
-    return found
-
-
-def _expansion_ablation() -> dict[str, RunConfig]:
-    shuffled = replace(rehearsing(MNIST, None), scenario=Iid())
-    found: dict[str, RunConfig] = {
-        "mnist-no-expansion": fixed(MNIST, 25),
-        "mnist-neither": fixed(rehearsing(MNIST, None), 25),
-        "mnist-iid-no-expansion": fixed(shuffled, 22),
-    }
-    for c_new in C_NEWS:
-        found[threshold(c_new)] = growing(MNIST, c_new)
-        found[threshold(c_new, "iid-")] = growing(shuffled, c_new)
-    return found
-
-
-def threshold(c_new: int, scenario: str = "") -> str:
-    """The name of the set-up with this c_new."""
-    setup = f"mnist-{scenario}c-new{c_new}"
-    return "mnist-mgr" if setup == "mnist-c-new-200" else setup
-
-
-def _benchmarks() -> dict[str, RunConfig]:
-    found = {"split-mnist": PRESETS["split-mnist"]}
-    for name in ("mnist", "omniglot"):
-        found[f"iid-{name}"] = PRESETS[f"iid-{name}"]
-        found[f"benchmark-{name}-in-turn"] = in_turn(PRESETS[f"iid-{name}"], BeforeBirth())
-        found[f"benchmark-{name}-in-turn-change"] = in_turn(PRESETS[f"iid-{name}"], AtChange())
-    return found
-
-
-def _without_learning() -> dict[str, Setup]:
-    found: dict[str, Setup] = {
-        "raw-pixels-mnist": RawPixels("mnist-grey"),
-        "raw-pixels-omniglot": RawPixels("omniglot"),
-    }
-    for n_z in RANDOM_N_Z:
-        capacity = replace(PRESETS["iid-mnist"].model, n_z=n_z, K=25)
-        found[f"random-n-z-{n_z}"] = Untrained("mnist", capacity)
-    return found
-
-
-RUNS = {**_replay_ablation(), **_expansion_ablation(), **_benchmarks()}
-DREAMS = {"rounded": Emission.THRESHOLD, "sampled": Emission.SAMPLE}
-BOTH_WAYS = {  # what is run with dreams of both kinds, and what it is called where they are compared
-    "mnist-mgr": "MGR (fixed, T)",
-    "mnist-mgr-dynamic": "MGR (dyn)",
-    "mnist-drift-mgr": "Cont. w/ MGR (fixed)",
-    "mnist-drift-mgr-dynamic": "Cont. w/ MGR (dyn)",
-    "mnist-no-expansion": "MGR (fixed, T), no exp",
-    "benchmark-mnist-in-turn": "CURL w/ MGR (seq), n_z = 50",
-    "omniglot-mgr": "Omniglot, MGR (fixed, T)",
-    "omniglot-mgr-dynamic": "Omniglot, MGR (dyn)",
-}
-
-
-def with_dreams(name: str, kind: str) -> str:
-    """The name of this set-up with dreams of this kind: its own, if it has such."""
-    return name if dreaming(RUNS[name], DREAMS[kind]) == RUNS[name] else f"{name}-{kind}"
-
-
-SETUPS: dict[str, Setup] = {
-    **RUNS,
-    **{with_dreams(name, kind): dreaming(RUNS[name], DREAMS[kind]) for name in BOTH_WAYS for kind in DREAMS},
-    **_without_learning(),
-}
-
-
-def seeded(setup: Setup, seed: int, scale: float = 1.0) -> Setup:
-    """With another seed, and `scale` of the steps."""
-    match setup:
-        case RunConfig():
-            return in_steps(replace(setup, seed=seed), max(1, round(setup.steps * scale)))
-        case Untrained():
-            return replace(setup, seed=seed)
-        case RawPixels():
-            return setup
-
-
-# -- tables and figures -----------------------------------------------------------------------------------------------
+from curlicue.experiments.setups import BOTH_WAYS, C_NEWS, EMISSIONS, RANDOM_N_Z, threshold, with_emission
+from curlicue.records.files import Json
 
 Number = tuple[float, float | None]
 """As printed: mean and standard deviation over five seeds, in per cent but for K."""
@@ -332,7 +159,7 @@ EXPERIMENTS: dict[str, Experiment] = {
             Row("CURL (i.i.d)", "iid-mnist", ((4.40, 0.34), (4.22, 0.28), (4.23, 0.30))),
             Row("VaDE (bigger net)", None, ((2.20, None), (2.14, None), (2.22, None))),
             Row("CURL w/ MGR (seq)", "benchmark-mnist-in-turn", IN_TURN),
-            Row("CURL w/ MGR (seq), dreams sampled", "benchmark-mnist-in-turn-sampled", IN_TURN),
+            Row("CURL w/ MGR (seq), replay sampled", "benchmark-mnist-in-turn-sampled", IN_TURN),
             Row(f"CURL w/ MGR (seq), {OURS}", "benchmark-mnist-in-turn-change"),
             Row("Raw pixels", "raw-pixels-mnist", ((3.00, None), (3.21, None), (3.44, None))),
         ),
@@ -401,16 +228,16 @@ EXPERIMENTS: dict[str, Experiment] = {
         CLUSTERS,
         (Row("MGR (fixed, T)", "mnist-mgr"),),
     ),
-    "table-dreams": Experiment(
-        "What is replayed: the mean of p(x|z), rounded, or a sample",
+    "table-emission": Experiment(
+        "What is rehearsed: the mean of p(x|z), rounded, or a sample of it",
         "Not in the paper",
         CLUSTERS,
         tuple(
-            Row(f"{name}, dreams {kind}", with_dreams(setup, kind), OF_BOTH_WAYS[setup])
+            Row(f"{name}, {kind}", with_emission(setup, kind), OF_BOTH_WAYS[setup])
             for setup, name in BOTH_WAYS.items()
-            for kind in DREAMS
+            for kind in EMISSIONS
         ),
-        note="Where other tables do not say it, dreams are rounded on MNIST, sampled on SplitMNIST and Omniglot.",
+        note="Where other tables do not say it, replay is rounded on MNIST, sampled on SplitMNIST and Omniglot.",
     ),
 }
 

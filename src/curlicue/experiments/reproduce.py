@@ -16,16 +16,20 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from curlicue.config import RunConfig, from_json
+from curlicue.config.codec import from_json
 from curlicue.errors import CurlicueError, RunError
 from curlicue.evaluate.metrics import knn_error
-from curlicue.evaluate.representation import NEIGHBOURS, knn_errors
-from curlicue.experiments.paper import SETUPS, Experiment, RawPixels, Setup, Untrained, columns, seeded
-from curlicue.experiments.run import Run, config_json, summary, use_threads
-from curlicue.model.mixture import MixtureVAE
-from curlicue.records import Json, RunDirectory, alone_in, environment, finite, json_object, write_atomically
-from curlicue.rng import named_generator
+from curlicue.evaluate.scores import NEIGHBOURS, knn_errors
+from curlicue.experiments.paper import Experiment, columns
+from curlicue.experiments.run import CPU, Run, summary, use_threads
+from curlicue.experiments.settings import RunConfig
+from curlicue.experiments.setups import SETUPS, RawPixels, Setup, Untrained, seeded
+from curlicue.records.directory import RunDirectory
+from curlicue.records.environment import environment
+from curlicue.records.files import Json, alone_in, finite, json_object, write_atomically
+from curlicue.rng import Rng
 from curlicue.streams.sources import Source, load
+from curlicue.systems.curl import Curl
 
 ATTEMPTS = 3  # without any progress in between, before a run is given up
 POLL = 0.5  # seconds between two looks at the runs
@@ -124,7 +128,7 @@ def setup_json(setup: Setup) -> Json:
     """Settings as a result file has them."""
     match setup:
         case RunConfig():
-            return config_json(setup)
+            return setup.to_json()
         case Untrained():
             return {"untrained": json.loads(json.dumps(asdict(setup)))}
         case RawPixels():
@@ -171,7 +175,7 @@ def _learnt(run: Run, threads: int, stop: Callable[[], bool]) -> Json:
         _begin(run, environment(threads))
         for _ in run.events(stop):
             pass
-        if run.learner.t < run.config.steps:
+        if run.system.t < run.config.steps:
             raise SystemExit(1)
         return summary(run.directory)
 
@@ -180,8 +184,8 @@ def _begin(run: Run, now: Json) -> None:
     """Where it was, or anew."""
     directory = run.directory
     if not directory.has("config"):
-        RunDirectory.create(directory.path, config_json(run.config), now)
-    elif from_json(RunConfig, directory.read("config")) != run.config:
+        RunDirectory.create(directory.path, run.config.to_json(), now)
+    elif from_json(RunConfig, directory.settings()) != run.config:
         raise RunError(f"{directory.path} is a run with other settings. Move it away, or choose another --runs.")
     else:
         run.resume()
@@ -193,8 +197,8 @@ def _errors(setup: Untrained | RawPixels, source: Source) -> dict[int, float]:
     if isinstance(setup, RawPixels):
         train, test = source.train, source.test
         return knn_error(train.x, train.labels, test.x, test.labels, NEIGHBOURS)
-    model = MixtureVAE.from_config(setup.model, source.n_features, named_generator(setup.seed, "init"))
-    return knn_errors(model, source)
+    system = Curl(model=setup.model).start(source.shape, Rng.from_seed(setup.seed), CPU)
+    return knn_errors(system, source)
 
 
 # -- many -------------------------------------------------------------------------------------------------------------

@@ -11,21 +11,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Generator
 
-from curlicue.config import Likelihood, RunConfig, Sequential, to_json
-from curlicue.errors import ConfigError, DataError, RunError
+from curlicue.config.scenario import Sequential
+from curlicue.errors import ConfigError, RunError
 from curlicue.evaluate.metrics import forgetting
-from curlicue.evaluate.representation import final_scores, labelled_accuracy, score
+from curlicue.evaluate.scores import Classifies, final_scores, labelled_accuracy, score
 from curlicue.evaluate.view import view
+from curlicue.experiments.settings import RunConfig
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
-from curlicue.learn.learner import Learner
-from curlicue.learn.supervised import LabelledLearner
-from curlicue.model.mixture import MixtureVAE
-from curlicue.records import LOGS, Json, RunDirectory, latest
+from curlicue.records.directory import LOGS, RunDirectory
+from curlicue.records.environment import latest
+from curlicue.records.files import Json
+from curlicue.records.state import Fields, State
 from curlicue.rng import Rng, named_generator
 from curlicue.streams.schedule import Schedule, n_tasks, seen
 from curlicue.streams.sources import Source, Split
+from curlicue.systems.protocol import System
 
 STEPS_PER_LINE = 100  # steps are logged in means over so many
 DIGITS = 4  # of the share that each component explains
@@ -33,6 +36,8 @@ POSTERIOR_POINTS = 200  # of the shares over time in a result file
 VIEWS, MOST_VIEWS = 10, 100  # of the model, over a run: at least, and with a class for each at most
 SHOWN = 1000  # test samples in them
 WORTH_SHARING = 1_000_000  # weights of a model from which on several threads are faster than one
+TERMS = ("bound", "log_p_x", "kl_z", "kl_y")
+CPU = torch.device("cpu")
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
 
 
@@ -52,17 +57,35 @@ class Finished:
     result: dict[str, Any]
 
 
-class Run:
-    """A learner on a stream, everything it does written down."""
+class Kept:
+    """What a checkpoint of a run keeps: the system, and where the stream is."""
 
-    def __init__(self, config: RunConfig, source: Source, directory: RunDirectory) -> None:
+    def __init__(self, system: System, stream: Generator) -> None:
+        self.system, self.stream = system, stream
+
+    def state(self) -> State:
+        """The state of the system, and of the generator that draws its batches."""
+        return {"system": self.system.state(), "stream": self.stream.get_state()}
+
+    def restore(self, fields: Fields) -> None:
+        """Go on from `state`."""
+        stream = fields.tensor("stream", tuple(self.stream.get_state().shape), torch.uint8)
+        self.system.restore(inner := fields.state("system"))
+        inner.end()
+        fields.end()
+        self.stream.set_state(stream)
+
+
+class Run:
+    """A system on a stream, everything it does written down."""
+
+    def __init__(self, config: RunConfig, source: Source, directory: RunDirectory, device: torch.device = CPU) -> None:
         _check_range(config, source)
-        self.config, self.source, self.directory = config, source, directory
-        self.rng = Rng.from_seed(config.seed)
-        model = MixtureVAE.from_config(config.model, source.n_features, self.rng.init)
-        self.learner: Learner | LabelledLearner
-        self.learner = (LabelledLearner if config.supervised else Learner)(model, config.learner, self.rng)
-        self.schedule = Schedule(source.train, config.scenario, config.steps, config.batch_size, self.rng.data)
+        self.config, self.source, self.directory = config.resolved(source.n_classes), source, directory
+        rng = Rng.from_seed(config.seed)
+        self.system = self.config.system.start(source.shape, rng, device)
+        self.schedule = Schedule(source.train, config.scenario, config.steps, config.batch_size, rng.data)
+        self.kept = Kept(self.system, rng.data)
         self.pending: list[dict[str, Any]] = []  # steps not yet in a line
         self.seconds = 0.0  # spent before the last start
         self.started = time.monotonic()
@@ -71,18 +94,18 @@ class Run:
         """Go on from the checkpoint; without one, from the beginning."""
         lengths = dict.fromkeys(LOGS, 0)
         if self.directory.checkpoint.is_file():
-            extra = load_checkpoint(self.directory.checkpoint, self.learner)
+            extra = load_checkpoint(self.directory.checkpoint, self.kept)
             if extra.keys() != self._extra({}).keys():
                 remedy = "Put back the one that the run wrote, or start anew in another directory."
                 raise RunError(f"{self.directory.checkpoint} was written by something else than a run. {remedy}")
             self.pending, self.seconds, lengths = extra["pending"], extra["seconds"], extra["lengths"]
-        self.directory.rewind(lengths, self.learner.model.K, self.learner.t)
+        self.directory.rewind(lengths, self.system.K, self.system.t)
 
     def record_move(self, now: Json) -> list[str]:
         """Write down from which step on the environment is `now`, if it is another than so far and steps are left; what
         differs.
         """
-        t, began = self.learner.t, self.directory.read("environment")
+        t, began = self.system.t, self.directory.read("environment")
         if t >= self.config.steps:
             return []
         moves = [move for move in began.get("resumed", []) if move["t"] < t]  # what came later was lost
@@ -95,46 +118,46 @@ class Run:
 
     def events(self, stop: Callable[[], bool] = lambda: False) -> Iterator[Event | Evaluated | Finished]:
         """Learn to the end, or until `stop()`; either way nothing is lost."""
-        config, learner = self.config, self.learner
-        if learner.t >= config.steps and self.directory.has("timing"):  # written last
-            yield Finished(learner.t, self.directory.read("result"))
+        config, system = self.config, self.system
+        if system.t >= config.steps and self.directory.has("timing"):  # written last
+            yield Finished(system.t, self.directory.read("result"))
             return
         self._describe()
-        while learner.t < config.steps and not stop():
-            for event in self._advance():
+        steps = system.learn(self._stream())
+        while system.t < config.steps and not stop():
+            for event in next(steps):
                 self._record(event)
                 yield event
-            if learner.t % config.evaluate_every == 0 or learner.t == config.steps:
+            if system.t % config.evaluate_every == 0 or system.t == config.steps:
                 yield self._evaluate()
             if self._is_time_to_look():
                 self._look()
-            if learner.t % config.checkpoint_every == 0 and learner.t < config.steps:
+            if system.t % config.checkpoint_every == 0 and system.t < config.steps:
                 self.save()
         self.save()
-        if learner.t >= config.steps:
+        if system.t >= config.steps:
             yield self._finish()
+
+    def _stream(self) -> Iterator[Any]:
+        """The batch of each step; with its labels only for systems that learn from labels."""
+        batch = self.schedule.labelled_batch if self.config.system.labelled else self.schedule.batch
+        while True:
+            yield batch(self.system.t)
 
     def save(self) -> None:
         """Write the checkpoint."""
-        save_checkpoint(self.directory.checkpoint, self.learner, self._extra(self.directory.sync()))
+        save_checkpoint(self.directory.checkpoint, self.kept, self._extra(self.directory.sync()))
 
     def _extra(self, lengths: dict[str, int]) -> dict[str, Any]:
         return {"pending": self.pending, "seconds": self._elapsed(), "lengths": lengths}
-
-    def _advance(self) -> list[Event]:
-        match self.learner:
-            case LabelledLearner():
-                return self.learner.advance(self.schedule.labelled_batch)
-            case Learner():
-                return self.learner.advance(self.schedule.batch)
 
     def _record(self, event: Event) -> None:
         match event:
             case StepTaken():
                 if not math.isfinite(event.bound):
                     raise RunError(
-                        f"The bound of step {event.t} is {event.bound}: learning has diverged. Start anew with a lower "
-                        f"--learning-rate than {self.config.learner.learning_rate:g}."
+                        f"The bound of step {event.t} is {event.bound}: learning has diverged. "
+                        "Start anew with a lower --learning-rate."
                     )
                 self.pending.append(dict(vars(event)))
                 if len(self.pending) == STEPS_PER_LINE or event.t + 1 == self.config.steps:
@@ -150,10 +173,10 @@ class Run:
 
     def _evaluate(self) -> Evaluated:
         """Scores of this moment; the draws depend on seed and step alone, so measuring changes nothing."""
-        t, model = self.learner.t, self.learner.model
+        t = self.system.t
         rng = named_generator(self.config.seed, f"evaluation/{t}")
-        scores = score(model, self.source.test, self.source.n_classes, rng, EVALUATION_TAU).to_json()
-        scores = {"t": t, **scores, **self._labelled_scores(), "counts": self.learner.counts.tolist()}
+        scores = score(self.system, self.source.test, self.source.n_classes, rng, EVALUATION_TAU).to_json()
+        scores = {"t": t, **scores, **self._labelled_scores(), **self.system.figures()}
         self.directory.append("metrics", scores)
         return Evaluated(t, scores)
 
@@ -172,33 +195,34 @@ class Run:
 
     def _is_time_to_look(self) -> bool:
         """After each period of the stream; where these are few, or too many, at other equal distances."""
-        t, steps = self.learner.t, self.config.steps
+        t, steps = self.system.t, self.config.steps
         tasks = n_tasks(self.config.scenario, self.source.n_classes)
         views = VIEWS if tasks > MOST_VIEWS else -(-VIEWS // tasks) * tasks
         return t * views // steps > (t - 1) * views // steps
 
     def _look(self) -> None:
         """Write down what the model looks like; like measuring, it changes nothing."""
-        t = self.learner.t
-        seen = view(self.learner.model, self._shown().x, named_generator(self.config.seed, f"view/{t}"))
-        self.directory.write_view(t, {name: tensor.numpy() for name, tensor in vars(seen).items()})
+        t = self.system.t
+        seen = view(self.system, self._shown().x, named_generator(self.config.seed, f"view/{t}"))
+        arrays = {name: tensor.numpy() for name, tensor in vars(seen).items() if tensor is not None}
+        self.directory.write_view(t, arrays)
 
     def _labelled_scores(self) -> dict[str, float]:
-        if not isinstance(self.learner, LabelledLearner) or not isinstance(self.config.scenario, Sequential):
+        if not isinstance(self.system, Classifies) or not isinstance(self.config.scenario, Sequential):
             return {}
         n, C = self.config.scenario.at_once, self.source.n_classes
         tasks = [range(first, min(first + n, C)) for first in range(0, C, n)]
-        return labelled_accuracy(self.learner.model, self.source.test, self.learner.component_of, tasks)
+        return labelled_accuracy(self.system, self.source.test, C, tasks)
 
     def _finish(self) -> Finished:
         rng = named_generator(self.config.seed, "evaluation/final")
-        scores = final_scores(self.learner.model, self.source, rng, self.config.sampled_knn)
-        result = {"steps": self.learner.t, **scores, **self._labelled_scores()}
+        scores = final_scores(self.system, self.source, rng, self.config.sampled_knn)
+        result = {"steps": self.system.t, **scores, **self._labelled_scores()}
         self.directory.write("result", result)
         seconds = self._elapsed()
-        timing = {"minutes": seconds / 60, "steps_per_second": self.learner.t / seconds}
+        timing = {"minutes": seconds / 60, "steps_per_second": self.system.t / seconds}
         self.directory.write("timing", timing)
-        return Finished(self.learner.t, result)
+        return Finished(self.system.t, result)
 
     def _elapsed(self) -> float:
         return self.seconds + time.monotonic() - self.started
@@ -207,11 +231,7 @@ class Run:
 def _check_range(config: RunConfig, source: Source) -> None:
     low = min(float(split.x.min()) for split in (source.train, source.test))
     high = max(float(split.x.max()) for split in (source.train, source.test))
-    if config.model.likelihood is Likelihood.BERNOULLI and not 0 <= low <= high <= 1:
-        raise DataError(
-            f"A Bernoulli likelihood needs values from 0 to 1, but {source.name} has values from {low:g} to {high:g}. "
-            "Scale them, or choose the Gaussian likelihood."
-        )
+    config.system.check_range(low, high, source.name)
 
 
 def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
@@ -221,7 +241,7 @@ def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
     for kind, rehearsed in (("real", False), ("rehearsed", True)):
         chosen = [step for step in steps if step["rehearsed"] is rehearsed]
         if chosen:
-            names = ("bound", "log_p_x", "kl_z", "kl_y")
+            names = [name for name in TERMS if chosen[0][name] is not None]
             line[kind] = {name: sum(step[name] for step in chosen) / len(chosen) for name in names}
             by_component = zip_longest(*(step["q_y"] for step in chosen), fillvalue=0.0)  # some may be born in between
             line[kind]["q_y"] = [round(sum(shares) / len(chosen), DIGITS) for shares in by_component]
@@ -239,7 +259,7 @@ def summary(directory: RunDirectory) -> dict[str, Any]:
         {name: line[name] for name in (*names, *supervised) if name in line} for line in directory.lines("metrics")
     ]
     return {
-        "config": directory.read("config"),
+        "config": directory.settings(),
         "result": directory.read("result"),
         "timing": directory.read("timing"),
         "environment": directory.read("environment"),
@@ -269,11 +289,6 @@ def _posterior(lines: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "t": [lines[part[-1]]["t"] + 1 for part in parts],
         "q_y": [shares[part].mean(0).round(3).tolist() for part in parts],
     }
-
-
-def config_json(config: RunConfig) -> dict[str, Any]:
-    """config.json."""
-    return dict(to_json(config))
 
 
 def use_threads(threads: int | None, n_weights: int | None = None) -> int:

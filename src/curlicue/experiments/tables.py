@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from curlicue.experiments.paper import Column, Experiment, Number, Row
-from curlicue.records import Json
+from curlicue.records.files import Json
 
 Results = Callable[[str], Sequence[Json]]
 """The results of a set-up, by seed."""

@@ -9,28 +9,27 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from curlicue.memory.protocol import SnapshotTaken
+
+__all__ = ["BirthRefused", "ComponentBorn", "Event", "SnapshotTaken", "StepTaken"]
+
 
 @dataclass(frozen=True)
 class StepTaken:
-    """One batch climbed; all figures are means over the batch, those of the bound in nats."""
+    """One batch climbed; all figures are means over the batch, those of the bound in nats.
+
+    A system without a bound tells the negative of its loss; what it has no terms for is None.
+    """
 
     t: int
     K: int
     bound: float
-    log_p_x: float
-    kl_z: float
-    kl_y: float
-    q_y: tuple[float, ...]  # [K], how much of the batch each component explains
-    rehearsed: bool  # dreamt by a snapshot, not real
+    log_p_x: float | None = None
+    kl_z: float | None = None
+    kl_y: float | None = None
+    q_y: tuple[float, ...] = ()  # [K], how much of the batch each component explains
+    rehearsed: bool = False  # from memory, not real
     n_poor: int = 0  # samples of this batch that joined D_new
-
-
-@dataclass(frozen=True)
-class SnapshotTaken:
-    """The model of this moment dreams from now on."""
-
-    t: int
-    K: int
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class ComponentBorn:
     K: int  # with the newborn
     bound_before: float | None  # mean L_sup over D_new with the newborn's label, as a bare copy of its parent
     bound_after: float | None  # the same, after fitting
-    d_new: Tensor  # [N, D]
+    d_new: Tensor  # [N, D], on the CPU
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,7 @@ class BirthRefused:
 
     t: int
     K: int
-    d_new: Tensor  # [N, D]
+    d_new: Tensor  # [N, D], on the CPU
 
 
 Event = StepTaken | SnapshotTaken | ComponentBorn | BirthRefused

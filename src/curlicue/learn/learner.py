@@ -2,104 +2,181 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
-from curlicue.config import AtChange, LearnerConfig, ReplayConfig, Tuned
-from curlicue.learn.events import BirthRefused, ComponentBorn, Event
-from curlicue.learn.expansion import PoorlyModelled, closest_component
-from curlicue.learn.replay import Usage
-from curlicue.learn.trainer import Trainer
-from curlicue.model.elbo import elbo_given
-from curlicue.model.mixture import MixtureVAE, looking
+from curlicue.config.kinds import require
+from curlicue.engines.choice import engine_for
+from curlicue.engines.protocol import Climbing
+from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
+from curlicue.growth.threshold import Threshold
+from curlicue.learn.events import BirthRefused, ComponentBorn, Event, StepTaken
+from curlicue.memory.nothing import Nothing
+from curlicue.memory.protocol import MemoryConfig
+from curlicue.memory.snapshot import Snapshot
+from curlicue.model.devices import sent
+from curlicue.model.elbo import ElboTerms, elbo_given
+from curlicue.model.inference import posterior
+from curlicue.model.mixture import MixtureVAE, eval_mode
+from curlicue.records.state import Fields, MisfitError, State
 from curlicue.rng import Rng, named_generator
 
 MOST_BATCHES = 10  # that D_new is cut into, however small those of the stream are
 
-Stream = Callable[[int], Tensor]
-"""The real batch x [B, D] of step t. No label fits through."""
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How the bound is climbed, when the model grows and what it rehearses."""
+
+    learning_rate: float = 1e-3  # of Adam
+    tau: float = 0.5  # of the sparse bound: a component is visited with probability q/tau; 0: all components are
+    z_samples: int = 1  # importance samples of z (IWAE)
+    growth: GrowthConfig | None = field(default_factory=Threshold)  # when a component is born
+    max_components: int | None = None  # at this number none is born any more
+    memory: MemoryConfig | None = field(default_factory=Snapshot)  # what is rehearsed between real batches
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < math.inf, "learning_rate", self.learning_rate, "a float in the range (0, inf)")
+        require(0 <= self.tau <= 1, "tau", self.tau, "a float in the range [0, 1]")
+        require(self.z_samples >= 1, "z_samples", self.z_samples, "an int in the range [1, inf)")
+        cap = self.max_components
+        require(cap is None or cap >= 1, "max_components", cap, "None or an int in the range [1, inf)")
 
 
-class Learner(Trainer):
-    """CURL. It alone decides when the model grows, what it rehearses and when it takes a snapshot."""
+class Learner:
+    """CURL: it alone decides when the model grows and what it rehearses."""
 
     def __init__(self, model: MixtureVAE, config: LearnerConfig, rng: Rng) -> None:
-        super().__init__(model, config, rng)
-        self.d_new = PoorlyModelled(config.expansion, model.K) if config.expansion else None
-        self.usage = Usage(model.K)
+        self.model, self.config, self.rng = model, config, rng
+        climbing = Climbing(learning_rate=config.learning_rate, tau=config.tau, z_samples=config.z_samples)
+        self.engine = engine_for(model, climbing, rng.latent)
+        self.growth = config.growth.start(model) if config.growth else None
+        self.memory = config.memory.start(model, rng.replay) if config.memory else Nothing(model)
+        self.t = 0  # steps taken, real and rehearsed together
+        self.batch_size = 0  # of the largest real batch so far: rehearsed batches are as large
+        self.rehearsal_due = False
 
-    def learn(self, stream: Stream, steps: int) -> Iterator[Event]:
-        """Take steps until `steps` have been taken in all, real and rehearsed batches in turn."""
-        while self.t < steps:
-            yield from self.advance(stream)
+    def learn(self, stream: Iterable[Tensor]) -> Iterator[list[Event]]:
+        """Take a step on each real batch x [B, D] and, once there is a past, a step on a rehearsed one after it.
 
-    def advance(self, stream: Stream) -> list[Event]:
-        """One step, and what it brings about."""
-        return [self.rehearse()] if self.rehearsal_due else self.observe(stream(self.t))
+        Yields what each step brought about. Between any two steps the learner may be saved, and `learn` called anew.
+        """
+        if self.rehearsal_due:
+            yield self.rehearse()
+        for x in stream:
+            yield self.observe(x)
+            if self.rehearsal_due:
+                yield self.rehearse()
 
     def observe(self, x: Tensor) -> list[Event]:
-        """Everything that one real batch brings about, but for the rehearsal that is then due."""
-        events: list[Event] = [self.take_snapshot()] if self.snapshot_due else []
-        ascent = self.elbo(x)
-        terms = ascent.terms
-        if self.snapshot_at_change and self.usage.update(terms.q_y):
-            events.append(self.take_snapshot())
-        n_poor = 0
-        if self.d_new is not None:
-            n_poor = self.d_new.consider(x, terms.bound, terms.q_y.argmax(1), self.t)
-        events.append(self.real_step(ascent, n_poor))
-        if self.d_new is not None and self.d_new.full:
-            events.extend(self.refuse(self.d_new) if self.at_cap else self.expand(self.d_new))
+        """The step on a real batch: look at its bound, climb it, and give birth if growth asks for it."""
+        x = sent(x, self.model.device)
+        events: list[Event] = [*self.memory.begin(self.t)]
+        ascent = self.engine.bound(x)
+        events += self.memory.look(ascent.terms, self.t)
+        n_poor = self.growth.look(x, ascent.terms, self.t) if self.growth else 0
+        self.engine.climb(ascent)
+        self.memory.take(x, ascent.terms)
+        self.batch_size = max(self.batch_size, len(x))
+        events.append(self.step_taken(ascent.terms, n_poor=n_poor))
+        if self.growth and (birth := self.growth.due()):
+            events += self.refuse(birth) if self.at_cap else self.expand(birth)
+        self.rehearsal_due = self.memory.ready
         return events
 
-    def expand(self, buffer: PoorlyModelled) -> Iterator[Event]:
-        """A component is born; with dynamic snapshots the model is remembered as it was before."""
-        if self.snapshot_before_birth:
-            yield self.take_snapshot()
-            self.rehearsal_due = True
-        d_new = buffer.empty()
-        parent = closest_component(self.model, d_new)
-        newborn = self.grow(parent)
-        buffer.normal.grow()
-        self.usage.grow()
-        before, after = self.fit(newborn, d_new, buffer.config.passes, buffer.config.tuned)
-        yield ComponentBorn(self.t, newborn, parent, self.model.K, before, after, d_new)
+    def rehearse(self) -> list[Event]:
+        """The step on a batch of the past: MGR, or with its components as labels: SMGR."""
+        past, engine = self.memory.recall(self.batch_size), self.engine
+        ascent = engine.bound_given(past.x, past.y) if past.labelled else engine.bound(past.x)
+        engine.climb(ascent)
+        self.memory.recalled(past, ascent.terms)
+        self.rehearsal_due = False
+        return [self.step_taken(ascent.terms, rehearsed=True)]
 
-    @property
-    def snapshot_at_change(self) -> bool:
-        """Whether snapshots are taken when the stream changes."""
-        match self.config.replay:
-            case ReplayConfig(snapshots=AtChange()):
-                return True
-        return False
+    def expand(self, birth: Birth) -> list[Event]:
+        """A component is born, as a copy of the one that explains most of D_new, and fitted to D_new."""
+        events: list[Event] = [*self.memory.before_birth(self.t)]
+        parent = closest_component(self.model, birth.d_new)
+        newborn = self.grow(parent)
+        before, after = self.fit(newborn, birth)
+        return [*events, ComponentBorn(self.t, newborn, parent, self.model.K, before, after, birth.d_new.cpu())]
+
+    def refuse(self, birth: Birth) -> list[Event]:
+        """No component is born at the cap."""
+        assert self.growth is not None
+        self.growth.refused()
+        return [BirthRefused(self.t, self.model.K, birth.d_new.cpu())]
 
     @property
     def at_cap(self) -> bool:
         """Whether the model has as many components as it may have."""
-        cap = self.config.expansion.max_components if self.config.expansion else None
-        return cap is not None and cap <= self.model.K
+        return self.config.max_components is not None and self.config.max_components <= self.model.K
 
-    def refuse(self, buffer: PoorlyModelled) -> Iterator[Event]:
-        """Nobody is born at the cap: D_new is emptied, and what the components there are learn of it becomes normal."""
-        buffer.normal.forget()
-        yield BirthRefused(self.t, self.model.K, buffer.empty())
+    def grow(self, parent: int) -> int:
+        """Add a copy of `parent` to the model and tell all who keep something of each component; returns its id."""
+        self.engine.grow(parent)
+        self.memory.born()
+        if self.growth:
+            self.growth.born()
+        return self.model.K - 1
 
-    def fit(self, newborn: int, d_new: Tensor, passes: int, tuned: Tuned) -> tuple[float, float]:
+    def fit(self, newborn: int, birth: Birth) -> tuple[float, float]:
         """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
-        only = self.model.component_parameters() if tuned is Tuned.HEADS else None
+        d_new = birth.d_new
+        only = self.model.component_parameters() if birth.tuned is Tuned.HEADS else None
         B = min(max(self.batch_size, len(d_new) // MOST_BATCHES), len(d_new))
-        batches = d_new[len(d_new) % B :].split(B)
-        label = torch.full((B,), newborn)
+        batches, label = d_new[len(d_new) % B :].split(B), torch.full((B,), newborn)
         before = self._mean_bound(d_new, newborn)
-        for _ in range(passes):
+        for _ in range(birth.passes):
             for x in batches:
-                self.climb(self.elbo_given(x, label), only)
+                self.engine.climb(self.engine.bound_given(x, label), only)
         return before, self._mean_bound(d_new, newborn)
 
     def _mean_bound(self, x: Tensor, y: int) -> float:
         """Of Eq. 4; the draws are its own, so that measuring changes nothing."""
         rng = named_generator(self.t, "birth")
-        with looking(self.model):
+        with eval_mode(self.model):
             return float(elbo_given(self.model, x, torch.full((len(x),), y), rng).bound.mean())
+
+    def step_taken(self, terms: ElboTerms, rehearsed: bool = False, n_poor: int = 0) -> StepTaken:
+        """Count the step, and tell its figures."""
+        figures = torch.stack((terms.bound, terms.log_p_x, terms.kl_z, terms.kl_y)).mean(1)
+        bound, log_p_x, kl_z, kl_y, *q_y = torch.cat([figures, terms.q_y.mean(0)]).tolist()
+        self.t += 1
+        return StepTaken(self.t - 1, self.model.K, bound, log_p_x, kl_z, kl_y, tuple(q_y), rehearsed, n_poor)
+
+    def state(self) -> State:
+        """Everything that a learner made from the same settings needs to go on bit for bit."""
+        return {
+            "t": self.t,
+            "batch_size": self.batch_size,
+            "rehearsal_due": self.rehearsal_due,
+            "rng": self.rng.state(),
+            "engine": self.engine.state(),
+            "memory": self.memory.state(),
+            "growth": self.growth.state() if self.growth else {},
+        }
+
+    def restore(self, fields: Fields) -> None:
+        """Go on from `state`; a learner that refuses some part of it may have taken others already."""
+        self.t, self.batch_size = fields.count("t"), fields.count("batch_size")
+        self.rehearsal_due = fields.value("rehearsal_due", bool)
+        try:
+            self.rng.restore(fields.tensors_like("rng", self.rng.state()))
+        except RuntimeError as error:  # of `Generator.set_state`
+            raise MisfitError(f"{fields.where}/rng holds no state of a generator") from error
+        self.engine.restore(fields.state("engine"))
+        self.memory.restore(fields.state("memory"))
+        if self.growth:
+            self.growth.restore(fields.state("growth"))
+        if self.rehearsal_due and not self.memory.ready:
+            raise MisfitError(f"{fields.where} holds nothing of the past, but says that it is to be rehearsed next")
+
+
+def closest_component(model: MixtureVAE, d_new: Tensor) -> int:
+    """k* = argmaxₖ Σ_{x ∈ D_new} q(y=k|x)."""
+    return int(posterior(model, d_new).sum(0).argmax())

@@ -9,6 +9,8 @@ import torch
 from torch import Generator, Tensor
 from torch.nn.functional import softplus
 
+from curlicue.model.devices import sent
+
 VAR_FLOOR = 1e-6  # keeps a Gaussian fitted to identical samples finite
 
 
@@ -27,7 +29,7 @@ class Gaussian:
 
     def sample(self, rng: Generator, n: int = 1) -> Tensor:
         """Samples [n, ..., Z]."""
-        return self.at(torch.randn(n, *self.mean.shape, generator=rng))
+        return self.at(normal((n, *self.mean.shape), rng, self.mean))
 
     def at(self, noise: Tensor) -> Tensor:
         """Samples by reparametrisation: mean + std · ε."""
@@ -43,3 +45,16 @@ def gaussian_kl(q: Gaussian, p: Gaussian) -> Tensor:
     """KL(q ‖ p) = ½ Σ [log(var_p/var_q) + (var_q + (mean_q − mean_p)²)/var_p − 1]."""
     quotient = (q.var + (q.mean - p.mean).square()) / p.var
     return 0.5 * (p.var.log() - q.var.log() + quotient - 1).sum(-1)
+
+
+def normal(shape: tuple[int, ...], rng: Generator, like: Tensor) -> Tensor:
+    """Standard normal numbers with the type and on the device of `like`, drawn by a generator on the CPU.
+
+    The same seed draws the same numbers for every device.
+    """
+    return sent(torch.randn(shape, generator=rng, dtype=like.dtype), like.device)
+
+
+def uniform(shape: tuple[int, ...], rng: Generator, like: Tensor) -> Tensor:
+    """Uniform numbers in [0, 1), drawn as `normal` draws its own."""
+    return sent(torch.rand(shape, generator=rng, dtype=like.dtype), like.device)

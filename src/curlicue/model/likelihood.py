@@ -8,8 +8,8 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn.functional import softplus
 
-from curlicue import config
-from curlicue.config import Emission
+from curlicue.config.model import Emission, Likelihood
+from curlicue.model.gaussian import normal, uniform
 
 
 class Bernoulli(nn.Module):
@@ -19,23 +19,17 @@ class Bernoulli(nn.Module):
         """Σ x log μ + (1 − x) log(1 − μ), μ = sigmoid(out); that is, Σ x out − softplus(out)."""
         return (x * out - softplus(out)).sum(-1)
 
-    def pull(self, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradients of `out` and of parameters, by name, given that of `log_p`: [N], [N, D], [N, D] → [N, D]."""
-        return (x - out.sigmoid()).mul_(g[:, None]), {}
-
     def mean(self, out: Tensor) -> Tensor:
         """μ."""
         return out.sigmoid()
 
     def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
-        """Mean, rounded mean, or sample."""
+        """A sample of p(x|z), or its mean rounded to 0 or 1."""
         match emission:
-            case Emission.MEAN:
-                return self.mean(out)
             case Emission.THRESHOLD:
                 return (out > 0).to(out.dtype)
             case Emission.SAMPLE:
-                return (torch.rand(out.shape, generator=rng) < out.sigmoid()).to(out.dtype)
+                return (uniform(out.shape, rng, out) < out.sigmoid()).to(out.dtype)
 
 
 class GaussianNoise(nn.Module):
@@ -57,29 +51,19 @@ class GaussianNoise(nn.Module):
         """Σ log N(x; out, var)."""
         return -0.5 * ((x - out).square() / self.var + self.var.log() + math.log(2 * math.pi)).sum(-1)
 
-    @torch.no_grad()
-    def pull(self, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradients of `out` and of parameters, by name, given that of `log_p`: [N], [N, D], [N, D] → [N, D]."""
-        var, apart = self.var, x - out
-        g_var = 0.5 * (g @ (apart.square() / var - 1) / var)  # [D]
-        slope = self.PACE * (self.PACE * self.raw_var).sigmoid()
-        return (apart / var).mul_(g[:, None]), {"raw_var": g_var * slope}
-
     def mean(self, out: Tensor) -> Tensor:
         """The decoder's output itself."""
         return out
 
     def emit(self, out: Tensor, emission: Emission, rng: Generator) -> Tensor:
-        """The mean, or a sample around it; real values have no threshold, so that means a sample too."""
-        if emission is Emission.MEAN:
-            return self.mean(out)
-        return torch.addcmul(out, self.var.sqrt(), torch.randn(out.shape, generator=rng))
+        """A sample around the decoder's output, whatever the emission: real values have no threshold."""
+        return torch.addcmul(out, self.var.sqrt(), normal(out.shape, rng, out))
 
 
-def likelihood(kind: config.Likelihood, n_x: int) -> Bernoulli | GaussianNoise:
+def likelihood(kind: Likelihood, n_x: int) -> Bernoulli | GaussianNoise:
     """The module for a setting."""
     match kind:
-        case config.Likelihood.BERNOULLI:
+        case Likelihood.BERNOULLI:
             return Bernoulli()
-        case config.Likelihood.GAUSSIAN:
+        case Likelihood.GAUSSIAN:
             return GaussianNoise(n_x)

@@ -1,4 +1,4 @@
-"""Stories as charts: plain dicts of data and layout, as plotly.js takes them; page.js gives them their colours."""
+"""Run data as charts: plain dicts of data and layout, as plotly.js takes them; page.js gives them their colours."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from curlicue.records import Array, Json
+from curlicue.records.files import Array, Json
 from curlicue.report.figures import COLOURS, FRAME, MAP
 from curlicue.report.pictures import Pictures
-from curlicue.report.story import Story
+from curlicue.report.run_data import RunData
 
 BIRTH, SNAPSHOT, CHANGE = COLOURS[1], COLOURS[2], "rgba(128,128,128,0.35)"
 NAMED = 15  # as many spans of classes as have room for their names
@@ -40,45 +40,45 @@ def label(text: str, most: int | None = None) -> str:
 # -- one run --------------------------------------------------------------------------------------------------------
 
 
-def curves(story: Story) -> Json:
+def curves(run: RunData) -> Json:
     """Accuracy, bound and K over the same time, with births, snapshots and changes of class."""
-    panels = {title: _curve(story, title, score) for title, score in PANELS.items()}
+    panels = {title: _curve(run, title, score) for title, score in PANELS.items()}
     panels = {title: traces for title, traces in panels.items() if traces}
-    layout = _stacked(list(panels), story.steps)
+    layout = _stacked(list(panels), run.steps)
     layout["shapes"] = [
-        *_lines("class changes", story.changes[1:-1], CHANGE, "solid"),
-        *_lines("snapshots", story.snapshots, SNAPSHOT, "dot"),
-        *_lines("births", [line["t"] for line in story.births], BIRTH, "solid"),
+        *_lines("class changes", run.changes[1:-1], CHANGE, "solid"),
+        *_lines("snapshots", run.snapshots, SNAPSHOT, "dot"),
+        *_lines("births", [line["t"] for line in run.births], BIRTH, "solid"),
     ]
-    layout["annotations"] += _class_names(story)
+    layout["annotations"] += _class_names(run)
     data = [{**trace, "yaxis": _axis(place)} for place, traces in enumerate(panels.values()) for trace in traces]
     return {"data": data, "layout": layout}
 
 
-def _curve(story: Story, title: str, score: Score) -> list[Json]:
+def _curve(run: RunData, title: str, score: Score) -> list[Json]:
     if title.startswith("Components"):
-        return [_growth(story)]
-    scores = [score(line) for line in story.metrics]
+        return [_growth(run)]
+    scores = [score(line) for line in run.metrics]
     traces = []
-    if title.startswith("Bound") and story.real:
-        lines = _thinned(story.real)
+    if title.startswith("Bound") and run.real and run.has_bound:
+        lines = _thinned(run.real)
         stream = [_rounded(line["real"]["bound"]) for line in lines]
         traces.append(_trace([line["t"] + 1 for line in lines], stream, COLOURS[5], "bound on the stream", width=1))
     if any(value is not None for value in scores):
         name = "cluster accuracy" if title.startswith("Cluster") else "bound on the test set"
-        trace = _trace([line["t"] for line in story.metrics], map(_rounded, scores), COLOURS[0], name)
+        trace = _trace([line["t"] for line in run.metrics], map(_rounded, scores), COLOURS[0], name)
         traces.append(trace | {"showlegend": title.startswith("Bound")})
     return traces
 
 
-def _growth(story: Story) -> Json:
+def _growth(run: RunData) -> Json:
     """K as a staircase; what is known of each birth beside it."""
-    t, K, told = [0], [story.first_K], ["from the start"]
-    for line in story.births:
+    t, K, told = [0], [run.first_K], ["from the start"]
+    for line in run.births:
         t.append(line["t"])
         K.append(line["component"] + 1)
         told.append(f"component {line['component']} is born from {line['parent']}")
-    t, K, told = [*t, story.t], [*K, K[-1]], [*told, "now"]
+    t, K, told = [*t, run.t], [*K, K[-1]], [*told, "now"]
     trace = _trace(t, K, COLOURS[3], "components K")
     trace |= {
         "mode": "lines+markers",
@@ -86,58 +86,58 @@ def _growth(story: Story) -> Json:
         "text": told,
         "hovertemplate": "K %{y}: %{text}<extra></extra>",
     }
-    sizes = [0, *[6] * len(story.births), 0]
+    sizes = [0, *[6] * len(run.births), 0]
     return trace | {"line": {"shape": "hv", "color": COLOURS[3], "width": 2}, "marker": {"size": sizes}}
 
 
-def class_accuracy(story: Story) -> Json:
+def class_accuracy(run: RunData) -> Json:
     """Accuracy of each class over time; a frame where the stream shows it."""
-    lines = [line for line in story.metrics if "class_accuracy" in line]
+    lines = [line for line in run.metrics if "class_accuracy" in line]
     shares = [[percent(share) for share in line["class_accuracy"]] for line in lines]  # [T, C]
     z = [list(map(_rounded, row)) for row in zip(*shares, strict=True)]
     frames = []
-    for task, (begin, end) in enumerate(pairwise(story.changes)):
-        y0, y1 = task * story.at_once - 0.5, min((task + 1) * story.at_once, len(z)) - 0.5
-        if len(story.changes) > 2:
+    for task, (begin, end) in enumerate(pairwise(run.changes)):
+        y0, y1 = task * run.at_once - 0.5, min((task + 1) * run.at_once, len(z)) - 0.5
+        if len(run.changes) > 2:
             box = {"type": "rect", "x0": begin, "x1": end, "y0": y0, "y1": y1}
             frames.append({**box, "line": {"color": FRAME, "width": 2}})
     heat = _heatmap(z, "%{customdata}: %{z:.0f} % up to step %{x}<extra></extra>", "accuracy, %")
     heat |= {"x": [0, *(line["t"] for line in lines)], "xgap": 0}
-    heat["customdata"] = [[label(name, 40)] * len(lines) for name in story.classes]
-    layout = {"xaxis": _time(story.steps), "yaxis": _names(story.classes), "shapes": frames}
+    heat["customdata"] = [[label(name, 40)] * len(lines) for name in run.classes]
+    layout = {"xaxis": _time(run.steps), "yaxis": _names(run.classes), "shapes": frames}
     return {"data": [heat], "layout": layout | {"height": 110 + max(220, 17 * len(z))}}
 
 
-def confusion(story: Story) -> Json:
+def confusion(run: RunData) -> Json:
     """Which components each class lies in; components of the same class stand together."""
-    counts = story.confusion
+    counts = run.confusion
     assert counts is not None
     used = np.flatnonzero(counts.sum(0))
     order = used[np.lexsort((used, counts[:, used].argmax(0)))]  # by the class of each component
     shares = 100 * counts[:, order] / counts.sum(1, keepdims=True).clip(min=1)
     told = "%{z:.1f} % of %{customdata} lie in component %{text}<extra></extra>"
     heat = _heatmap(shares.round(1).tolist(), told, "% of the class")
-    heat["customdata"] = [[label(name, 40)] * len(order) for name in story.classes]
+    heat["customdata"] = [[label(name, 40)] * len(order) for name in run.classes]
     heat["text"] = [[str(k) for k in order]] * len(counts)
     ticks = {"tickmode": "array", "tickvals": list(range(len(order))), "ticktext": [str(k) for k in order]}
     across = ticks | {"title": {"text": "component"}, "tickangle": 0, "tickfont": {"size": 10}, "showgrid": False}
-    layout = {"xaxis": across, "yaxis": _names(story.classes), "height": 110 + max(220, 17 * len(counts))}
+    layout = {"xaxis": across, "yaxis": _names(run.classes), "height": 110 + max(220, 17 * len(counts))}
     return {"data": [heat], "layout": layout}
 
 
-def posterior(story: Story) -> Json:
+def posterior(run: RunData) -> Json:
     """Which share of the stream the most used components explained, one on top of the other."""
-    t, shares = story.shares
+    t, shares = run.shares
     parts = np.array_split(np.arange(len(t)), min(len(t), POINTS))
     means = np.array([shares[part].mean(0) for part in parts])  # [T, K]
     times = [t[part[-1]] for part in parts]
-    most = np.flatnonzero(story.ranks < MOST).tolist()
-    data = [_layer(f"component {k}", times, means[:, k], int(story.ranks[k])) for k in most]
+    most = np.flatnonzero(run.ranks < MOST).tolist()
+    data = [_layer(f"component {k}", times, means[:, k], int(run.ranks[k])) for k in most]
     if means.shape[1] > len(most):
         data.append(_layer("all others", times, np.delete(means, most, axis=1).sum(1), None))
     up = {"range": [0, 1], "title": {"text": "mean of q(y|x)"}}
-    layout = {"xaxis": _time(story.steps), "yaxis": up, "height": 340, "hovermode": "x unified"}
-    layout |= {"annotations": _class_names(story), "shapes": _lines("", story.changes[1:-1], CHANGE, "solid")}
+    layout = {"xaxis": _time(run.steps), "yaxis": up, "height": 340, "hovermode": "x unified"}
+    layout |= {"annotations": _class_names(run), "shapes": _lines("", run.changes[1:-1], CHANGE, "solid")}
     return {"data": data, "layout": layout | {"showlegend": True, "legend": {"traceorder": "normal"}}}
 
 
@@ -151,7 +151,7 @@ def _layer(name: str, t: list[int], share: Array, rank: int | None) -> Json:
     return trace
 
 
-def latent(story: Story, views: Mapping[int, Mapping[str, Array]], places: Sequence[Array], pictures: Pictures) -> Json:
+def latent(run: RunData, views: Mapping[int, Mapping[str, Array]], places: Sequence[Array], pictures: Pictures) -> Json:
     """Where the test samples lie in some views; page.js draws the view and the colours that are asked for."""
     alike = [10 * xy / max(float(xy.std()), 1e-6) for xy in places]  # t-SNE has no unit
     moments = [
@@ -162,13 +162,13 @@ def latent(story: Story, views: Mapping[int, Mapping[str, Array]], places: Seque
     low, high = points.min(0), points.max(0)
     pad = 0.05 * (high - low) + 1e-3
     ranges = [[round(float(a), 2), round(float(b), 2)] for a, b in zip(low - pad, high + pad, strict=True)]
-    told: Json = {"views": moments, "ranges": ranges, "colours": COLOURS, "ranks": story.ranks.tolist()}
-    if story.labels is not None:
-        told |= {"labels": story.labels.tolist(), "classes": [label(name, 30) for name in story.classes]}
-    if story.x is not None and pictures.are_images:
-        rows = -(-len(story.x) // SPRITE_COLUMNS)
+    told: Json = {"views": moments, "ranges": ranges, "colours": COLOURS, "ranks": run.ranks.tolist()}
+    if run.labels is not None:
+        told |= {"labels": run.labels.tolist(), "classes": [label(name, 30) for name in run.classes]}
+    if run.x is not None and pictures.are_images:
+        rows = -(-len(run.x) // SPRITE_COLUMNS)
         told["sprite"] = {
-            "src": pictures.sprite(story.x, SPRITE_COLUMNS),
+            "src": pictures.sprite(run.x, SPRITE_COLUMNS),
             "columns": SPRITE_COLUMNS,
             "rows": rows,
             "small": max(pictures.shape[:2]) < 20,
@@ -179,29 +179,29 @@ def latent(story: Story, views: Mapping[int, Mapping[str, Array]], places: Seque
 # -- several runs ---------------------------------------------------------------------------------------------------
 
 
-def compared(groups: Mapping[str, Sequence[Story]]) -> Json:
+def compared(groups: Mapping[str, Sequence[RunData]]) -> Json:
     """The curves of each group: the mean over its runs, and a band of a standard deviation."""
     panels = [title for title, score in PANELS.items() if any(_over_time(some, score) for some in groups.values())]
-    layout = _stacked(panels, max(story.steps for some in groups.values() for story in some))
+    layout = _stacked(panels, max(run.steps for some in groups.values() for run in some))
     some = next(iter(groups.values()))[0]
-    if all(story.changes == some.changes for stories in groups.values() for story in stories):
+    if all(run.changes == some.changes for runs in groups.values() for run in runs):
         layout["shapes"] = _lines("class changes", some.changes[1:-1], CHANGE, "solid")
         layout["annotations"] += _class_names(some)
     data: list[Json] = []
-    for n, (name, stories) in enumerate(groups.items()):
+    for n, (name, runs) in enumerate(groups.items()):
         for place, title in enumerate(panels):
-            traces = _band(_over_time(stories, PANELS[title]), label(name, 60), n)
+            traces = _band(_over_time(runs, PANELS[title]), label(name, 60), n)
             data += [
                 {**trace, "yaxis": _axis(place), "showlegend": place == 0 and "fill" not in trace} for trace in traces
             ]
     return {"data": data, "layout": layout}
 
 
-def _over_time(stories: Iterable[Story], score: Score) -> dict[int, list[float]]:
+def _over_time(runs: Iterable[RunData], score: Score) -> dict[int, list[float]]:
     """All values at each step."""
     found: dict[int, list[float]] = {}
-    for story in stories:
-        for line in story.metrics:
+    for run in runs:
+        for line in run.metrics:
             if (value := score(line)) is not None:
                 found.setdefault(line["t"], []).append(value)
     return dict(sorted(found.items()))
@@ -285,15 +285,15 @@ def _lines(name: str, steps: Sequence[float], colour: str, dash: str) -> list[Js
     ]
 
 
-def _class_names(story: Story) -> list[Json]:
+def _class_names(run: RunData) -> list[Json]:
     """Above the time in which the stream shows them."""
-    spans = list(pairwise(story.changes))
+    spans = list(pairwise(run.changes))
     if not 1 < len(spans) <= NAMED:
         return []
     place = {"yref": "paper", "y": 1, "yanchor": "bottom", "yshift": 4, "showarrow": False}
     place |= {"font": {"size": 10}, "opacity": 0.75}
-    n = story.at_once
-    names = [", ".join(story.classes[task * n : (task + 1) * n]) for task in range(len(spans))]
+    n = run.at_once
+    names = [", ".join(run.classes[task * n : (task + 1) * n]) for task in range(len(spans))]
     before = {**place, "xref": "paper", "x": 0, "xanchor": "right", "xshift": -4, "text": "class"}
     return [before] + [
         {**place, "x": (begin + end) / 2, "text": label(name, max(8, 60 // len(spans)))}

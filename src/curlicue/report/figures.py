@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from curlicue.config import Scenario, from_json
+from curlicue.config.codec import from_json
+from curlicue.config.scenario import Scenario
 from curlicue.errors import MissingExtraError
 from curlicue.evaluate import metrics
-from curlicue.records import Array, Json, RunDirectory, latest
+from curlicue.records.directory import RunDirectory
+from curlicue.records.environment import latest
+from curlicue.records.files import Array, Json
 from curlicue.report.latent import Projector, moments
 from curlicue.streams.schedule import n_tasks, seen
 
@@ -72,14 +75,16 @@ def write(directory: RunDirectory, result: Json, folder: Path, projector: Projec
         "accuracy": (5, 3.2, lambda drawn: accuracy_over_time(drawn.subplots(), {"accuracy": [result]})),
         "classes": (5, max(3.2, 0.11 * C), lambda drawn: class_accuracy(drawn.subplots(), result)),
         "confusion": (max(4, 0.13 * C), max(4, 0.13 * C), lambda drawn: confusion(drawn.subplots(), result)),
-        "posterior": (6, 2.6, lambda drawn: posterior(drawn.subplots(), result)),
     }
+    if _told(result):
+        painters["posterior"] = 6, 2.6, lambda drawn: posterior(drawn.subplots(), result)
     return _paint(painters | _life(directory, projector), folder)
 
 
 def write_life(directory: RunDirectory, folder: Path, prefix: str, note: str = "") -> list[str]:
-    """What only a run directory can show: dreams, D_new and the latent space over time, each with `note` above; the
-    names of the files.
+    """Draw what only a run directory can show: generated samples, D_new and the latent space over time.
+
+    Each has `note` above it. Returns the names of the files.
     """
     seed, commit = directory.read("config")["seed"], latest(directory.read("environment")).get("commit")
     return _paint(_life(directory, None), folder, prefix, note, f"seed {seed}, commit {str(commit)[:10]}")
@@ -97,11 +102,12 @@ def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
             lambda drawn: latent_maps(drawn.subplots(2, len(steps), squeeze=False), directory, steps, projector),
         )
         painters["latent"] = latent
-    if images and directory.view_steps:
-        K = min(MOST_ROWS, len(directory.view(directory.view_steps[-1])["dreams"]))
+    last = directory.view(steps[-1]) if steps else {}
+    if images and "generated" in last:
+        K = min(MOST_ROWS, len(last["generated"]))
         side = min(0.4, 7 / K)  # inches of an image
         size = side * K + 1.2, side * len(directory.view_steps) + 0.6
-        painters["dreams"] = *size, lambda drawn: dreams(drawn.subplots(), directory)
+        painters["dreams"] = *size, lambda drawn: generated(drawn.subplots(), directory)
     if images and born:
         painters["d-new"] = 7, 0.23 * born + 0.6, lambda drawn: d_new(drawn.subplots(), directory)
     return painters
@@ -123,17 +129,28 @@ def write_comparison(groups: Mapping[str, Sequence[Json]], folder: Path) -> list
     first = {name: results[0] for name, results in groups.items()}
     painters: Painters = {
         "variants": (6, 3.6, lambda drawn: accuracy_over_time(drawn.subplots(), groups)),
-        "posteriors": (4.5 * len(groups), 2.6, lambda drawn: posteriors(drawn, first)),
     }
+    if told := {name: result for name, result in first.items() if _told(result)}:
+        painters["posteriors"] = 4.5 * len(told), 2.6, lambda drawn: posteriors(drawn, told)
     by_threshold: dict[str, dict[float, list[Json]]] = {}
     for result in (each for results in groups.values() for each in results):
-        expansion = result["config"]["learner"]["expansion"]
-        if expansion is not None and expansion["c_new"] is not None:
+        if (c_new := _c_new(result["config"])) is not None:
             scenario = by_threshold.setdefault(result["config"]["scenario"]["type"], {})
-            scenario.setdefault(expansion["c_new"], []).append(result)
+            scenario.setdefault(c_new, []).append(result)
     if any(len(thresholds) > 1 for thresholds in by_threshold.values()):
         painters["c-new"] = 9, 2.8, lambda drawn: thresholds(list(drawn.subplots(1, 3)), by_threshold)
     return _paint(painters, folder)
+
+
+def _told(result: Json) -> bool:
+    """Whether the system of a run tells which share of the stream each component explains."""
+    return any(result["posterior"]["q_y"])
+
+
+def _c_new(config: Json) -> float | None:
+    """The threshold of growth, where a run has one."""
+    growth = (config["system"].get("learner") or {}).get("growth") or {}
+    return growth.get("c_new")
 
 
 def _paint(painters: Painters, folder: Path, prefix: str = "", note: str = "", about: str = "") -> list[str]:
@@ -272,9 +289,9 @@ def posteriors(drawn: Figure, results: Mapping[str, Json]) -> None:
         axes.set_title(f"{name}, seed {result['config']['seed']}", fontsize=9)
 
 
-def dreams(axes: Axes, directory: RunDirectory) -> None:
-    """One dream of each component that there is, from view to view; of many, of the first."""
-    views = {f"{t:,}": list(directory.view(t)["dreams"][:MOST_ROWS, 0]) for t in directory.view_steps}
+def generated(axes: Axes, directory: RunDirectory) -> None:
+    """One generated sample of each component, from view to view; of many components, of the first."""
+    views = {f"{t:,}": list(directory.view(t)["generated"][:MOST_ROWS, 0]) for t in directory.view_steps}
     pictures(axes, views, directory.read("data")["shape"])
     axes.set(xlabel="component, in the order of birth", ylabel="after step")
 

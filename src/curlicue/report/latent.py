@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from curlicue.records import Array
+from curlicue.records.files import Array
 
 MOMENTS = 10  # of a run
 PERPLEXITY = 30.0

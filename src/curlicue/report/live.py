@@ -11,10 +11,11 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from curlicue.errors import ConfigError, RunError
-from curlicue.records import Json
-from curlicue.report.html import page, plotly_js
+from curlicue.records.files import Json
+from curlicue.report.html import page
 from curlicue.report.latent import Projector
-from curlicue.report.story import read
+from curlicue.report.page import plotly_js
+from curlicue.report.run_data import read
 
 HOST = "127.0.0.1"
 HTTP = 80  # the usual port
@@ -74,8 +75,8 @@ class Live:
             if seen == self._seen:
                 self._failing = None
                 return
-            story = read(self.run)
-            made = page([story], self.projector, live=None if story.finished else self.version + 1)
+            run = read(self.run)
+            made = page([run], self.projector, live=None if run.finished else self.version + 1)
         except (RunError, OSError):
             self._failing = started if self._failing is None else self._failing
             self.seconds = 0.0  # look again soon
@@ -91,7 +92,7 @@ class Live:
                 for name, value in values.items():
                     if name not in before or before[name][1] != value:
                         before[name] = self.version, value
-            self.order, self.html, self.finished = list(made.sections), html, story.finished
+            self.order, self.html, self.finished = list(made.sections), html, run.finished
         self.seconds = time.monotonic() - started
 
     def whole(self) -> bytes:

@@ -10,8 +10,8 @@ from html import escape
 import numpy as np
 from PIL import Image
 
-from curlicue.records import Array
-from curlicue.report.story import Story
+from curlicue.records.files import Array
+from curlicue.report.run_data import RunData
 
 POINTS = 80  # of a line; more features are put together
 WIDTH, HEIGHT = 160, 48  # of a picture of lines
@@ -28,11 +28,11 @@ class Pictures:
     high: float  # is white
 
     @classmethod
-    def of(cls, story: Story) -> Pictures:
+    def of(cls, run: RunData) -> Pictures:
         """By the real samples, so that all pictures of a page compare."""
-        real = story.x if story.x is not None and story.x.size else np.array([0.0, 1.0])
+        real = run.x if run.x is not None and run.x.size else np.array([0.0, 1.0])
         low, high = float(real.min()), float(real.max())
-        return cls(story.shape, low, high if high > low else low + 1)
+        return cls(run.shape, low, high if high > low else low + 1)
 
     @property
     def are_images(self) -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from curlicue.errors import DataError
-from curlicue.records import write_atomically
+from curlicue.records.files import write_atomically
 
 Progress = Callable[[str, int, int | None], None]  # file name, bytes so far, bytes in all if known
 Where = Literal["given", "cache", ""]
@@ -88,6 +88,7 @@ FILES: dict[str, tuple[OfficialFile, ...]] = {
     "mnist": MNIST,
     "mnist-60k": MNIST,
     "mnist-grey": MNIST,
+    "mnist-validation": MNIST,
     "omniglot": OMNIGLOT,
 }
 MIRRORS = {

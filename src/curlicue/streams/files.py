@@ -19,7 +19,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import BITSPERSAMPLE, SAMPLEFORMAT
 
 from curlicue.errors import DataError
-from curlicue.records import replacing
+from curlicue.records.files import replacing
 
 Array = npt.NDArray[Any]
 ROWS = 10_000  # at a time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from curlicue.config import Drift, Iid, Scenario, Sequential
+from curlicue.config.scenario import Drift, Iid, Scenario, Sequential
 from curlicue.errors import ConfigError
 from curlicue.streams.sources import Split
 
@@ -19,6 +19,7 @@ def n_tasks(scenario: Scenario, C: int) -> int:
             return -(-C // at_once)
         case Drift():
             return C
+    raise _unknown(scenario)
 
 
 def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) -> Tensor:
@@ -35,6 +36,7 @@ def class_shares(scenario: Scenario, t: int, steps: int, frequencies: Tensor) ->
             return shown / shown.sum()
         case Drift():
             return _drifting_shares(t * C / steps, C)
+    raise _unknown(scenario)
 
 
 def seen(scenario: Scenario, t: int, steps: int, C: int) -> Tensor:
@@ -47,6 +49,11 @@ def seen(scenario: Scenario, t: int, steps: int, C: int) -> Tensor:
             return classes // at_once <= latest * n_tasks(scenario, C) // steps
         case Drift():
             return classes < latest * C / steps + 0.25  # the next class comes in the last quarter of a period
+    raise _unknown(scenario)
+
+
+def _unknown(scenario: Scenario) -> ConfigError:
+    return ConfigError(f"No stream is known for {scenario}. Choose Iid, Sequential or Drift.")
 
 
 def _drifting_shares(position: float, C: int) -> Tensor:

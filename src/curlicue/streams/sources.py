@@ -22,7 +22,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from curlicue.errors import DataError
-from curlicue.records import write_atomically
+from curlicue.records.files import write_atomically
 from curlicue.streams.fetch import Held, Progress, cache_dir, obtain
 
 Array = Tensor | npt.ArrayLike
@@ -49,7 +49,6 @@ class Source:
     test: Split
     classes: tuple[str, ...]  # names
     shape: tuple[int, ...]  # of one sample, e.g. (28, 28)
-    validation: Split | None = None
 
     @property
     def n_classes(self) -> int:
@@ -63,7 +62,7 @@ class Source:
 
 
 def load(name: str, data_dir: Path | None = None, progress: Progress | None = None) -> Source:
-    """The data set called digits, mnist, mnist-60k, mnist-grey or omniglot, fetched if need be.
+    """The data set called digits, mnist, mnist-60k, mnist-grey, mnist-validation or omniglot, fetched if need be.
 
     >>> digits = load("digits")
     >>> digits.n_classes, digits.n_features
@@ -162,7 +161,10 @@ def _digits() -> Source:
 
 
 def _mnist(name: str, files: list[Held]) -> Source:
-    """The official order: of 60,000 training images all but "mnist-60k" keep the last 10,000 for validation."""
+    """The official order.
+
+    All but "mnist-60k" leave out the last 10,000 training images, on which "mnist-validation" tests.
+    """
     images, labels, test_images, test_labels = (
         parse_idx(file.contents, n_dims, str(file.path)) for file, n_dims in zip(files, (3, 1, 3, 1), strict=True)
     )
@@ -174,7 +176,8 @@ def _mnist(name: str, files: list[Held]) -> Source:
         return whole
     x, known = whole.train.x, whole.train.labels
     cut = len(x) * 5 // 6
-    return replace(whole, train=Split(x[:cut], known[:cut]), validation=Split(x[cut:], known[cut:]))
+    test = Split(x[cut:], known[cut:]) if name == "mnist-validation" else whole.test
+    return replace(whole, train=Split(x[:cut], known[:cut]), test=test)
 
 
 def parse_idx(raw: bytes, n_dims: int, origin: str) -> npt.NDArray[np.uint8]:

@@ -1,0 +1,7 @@
+"""When a component is born: one rule a file. A new file here is all that a new rule takes."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

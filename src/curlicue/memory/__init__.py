@@ -1,0 +1,7 @@
+"""What is rehearsed: one memory a file. A new file here is all that a new memory takes."""
+
+from importlib import import_module
+from pkgutil import iter_modules
+
+for _module in iter_modules(__path__):
+    import_module(f"{__name__}.{_module.name}")

@@ -1,0 +1,80 @@
+"""Families of settings: a new kind is a subclass, and nothing else."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import pytest
+
+from curlicue.config.kinds import Kind, as_option, by_option, comments, is_family, kinds, option
+from curlicue.growth.protocol import GrowthConfig
+from curlicue.memory.protocol import MemoryConfig
+from curlicue.systems.protocol import SystemConfig
+from learning import ours
+
+
+class Shape(Kind):
+    """A family."""
+
+    @abstractmethod
+    def area(self) -> float:
+        """What every kind has."""
+
+
+class Polygon(Shape):
+    """Neither a family nor a kind, for it is abstract."""
+
+    @abstractmethod
+    def corners(self) -> int:
+        """What every polygon has."""
+
+
+@dataclass(frozen=True)
+class Disc(Shape):
+    """A kind."""
+
+    radius: float = 1.0  # in metres
+
+    def area(self) -> float:
+        return 3 * self.radius
+
+
+@dataclass(frozen=True)
+class UnitSquare(Disc):
+    """A kind below another one."""
+
+    side: int = 1  # of all four: # is no end
+    silent: int = 2
+
+    def area(self) -> float:
+        return 1.0
+
+
+def test_a_direct_subclass_of_kind_is_a_family_and_what_is_below_it_is_not():
+    assert [is_family(each) for each in (Shape, Disc, UnitSquare, Kind, int, None)] == [True, *[False] * 5]
+
+
+def test_the_kinds_of_a_family_are_its_concrete_subclasses_however_deep():
+    assert kinds(Shape) == {"Disc": Disc, "UnitSquare": UnitSquare}
+
+
+def test_an_option_names_a_kind_in_small_letters_with_dashes():
+    assert by_option(Shape) == {"disc": Disc, "unit-square": UnitSquare}
+    assert option(UnitSquare) == as_option("UnitSquare") == "unit-square"
+
+
+def test_the_comment_behind_a_field_is_what_it_means():
+    assert comments(Disc) == {"radius": "in metres"}
+    assert comments(UnitSquare) == {"side": "of all four: # is no end"}
+
+
+def test_settings_whose_source_is_not_at_hand_have_no_comments():
+    made = type("Made", (Shape,), {"__module__": __name__})
+    assert comments(made) == {}
+
+
+@pytest.mark.parametrize("family", [GrowthConfig, MemoryConfig, SystemConfig])
+def test_every_kind_that_ships_says_what_each_of_its_settings_means(family):
+    assert ours(family)
+    for kind in ours(family).values():
+        plain = {name for name in kind.__annotations__ if name not in ("labelled", "model", "learner")}
+        assert plain <= comments(kind).keys() | ({"labelled"} if family is SystemConfig else set()), kind
