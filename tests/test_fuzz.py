@@ -309,7 +309,6 @@ def test_numbers_of_numpy_are_settings_that_can_be_kept(setting, tmp_path):
 
 
 FRACTIONS = {name: {name: 2.5} for name in ("n_z", "max_components", "batch_size", "epochs")}
-FRACTIONS |= {"n_new": {"growth": Measured(n_new=2.5)}, "wait": {"growth": Threshold(wait=2.5)}}
 
 
 @pytest.mark.parametrize("name", FRACTIONS)

@@ -112,6 +112,23 @@ def test_a_new_kind_is_there_as_soon_as_it_is_defined():
     assert apply(Cart(Horse()), {"animal": "ox", "horns": 1}) == Cart(Ox(horns=1))
 
 
+def test_a_field_cannot_share_its_option_with_something_else():
+    @dataclass(frozen=True)
+    class Mule(Animal):
+        wheels: int = 0
+
+    @dataclass(frozen=True)
+    class Convoy:
+        engine: Engine
+        animal: Animal
+
+    shared = "^--wheels is to set a field of --engine steam and a field of --engine diesel and a field of --animal mule"
+    with pytest.raises(ConfigError, match=rf"{shared}, and more\. Rename its field\.$"):
+        options(Convoy)
+    with pytest.raises(ConfigError, match=r"^--most is to set a field of all settings, and more\. Rename its field\.$"):
+        options(Train, taken=["most"])
+
+
 def test_help_says_what_fields_mean_which_kinds_have_them_and_what_they_are_without():
     found = options(Train)
     texts = options_type("Doc.", found, default_notes(found)).__annotations__

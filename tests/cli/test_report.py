@@ -101,6 +101,17 @@ def test_figures_of_several_runs_lie_apart_and_those_of_all_together(command, fi
     assert found == {finished_digits.name, "other", *together}
 
 
+def test_runs_of_the_same_settings_that_were_scored_at_other_steps_have_lost_a_line(command, finished_digits, tmp_path):
+    other = Path(shutil.copytree(finished_digits, tmp_path / "other"))
+    first, _, *rest = (other / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (other / "metrics.jsonl").write_text("".join([first, *rest]))
+    answer = command("report", finished_digits, other, "--figures", tmp_path / "figures")
+    told = f"{other}/metrics.jsonl is damaged (its steps are not those of {finished_digits}). "
+    assert answer.code == 1
+    assert answer.err.splitlines()[-1].startswith(f"curlicue: {told}")
+    assert not (tmp_path / "report.html").exists()
+
+
 def test_an_unfinished_run_has_a_page_but_no_figures_yet(command, make_run, tmp_path):
     path = make_run(until=200)
     answer = command("report", path, "--figures", tmp_path / "figures")

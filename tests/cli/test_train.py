@@ -400,7 +400,7 @@ REFUSED: list[tuple[str, str]] = [
     ("--scenario iid --at-once 2", "--at-once goes with --scenario sequential. Leave it out, or add that."),
     (
         "--system labelled-curl --growth measured",
-        "With labels a component is opened for each class. Leave out the rule of growth.",
+        "With labels a component is opened for each class. Choose no rule of growth.",
     ),
     ("--tau -0.1", "The 'tau' setting must be a float in the range [0, 1]. Got -0.1 instead."),
     ("--threads 0", "The number of threads must be an int in the range [1, inf). Got 0 instead."),
@@ -794,6 +794,34 @@ def test_a_damaged_log_has_no_result(command, run):
     answer = command("result", run)
     assert (answer.code, answer.out) == (1, "")
     assert answer.err.startswith(f"curlicue: {run}/metrics.jsonl is damaged (")
+
+
+HOLLOW = {
+    "a score in words": ("result", {"nmi": "high"}, "result.nmi must be of type float. Got 'high' instead."),
+    "no errors": ("result", {"knn_error": None}, "knn_error is missing"),
+    "no classes": ("result", {"classes": [], "confusion": []}, "its lines do not tell of each class of result.json"),
+    "no minutes": ("timing", {"minutes": None}, "timing.minutes must be of type float. Got None instead."),
+}
+
+
+@pytest.mark.parametrize("damage", HOLLOW)
+def test_a_result_of_something_else_is_one_line_of_error(command, run, damage):
+    name, values, message = HOLLOW[damage]
+    path = run / f"{name}.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    answer = command("result", run)
+    where = run / "metrics.jsonl" if damage == "no classes" else path
+    told = f"curlicue: {where} is damaged ({message}). Start the run anew in another directory.\n"
+    assert (answer.code, answer.out, answer.err) == (1, "", told)
+
+
+def test_our_own_mistakes_do_not_read_as_a_damaged_run(command, run, monkeypatch):
+    def mistaken(*_: object) -> None:
+        raise TypeError("ours")
+
+    monkeypatch.setattr(train, "forgotten", mistaken)
+    with pytest.raises(TypeError, match=r"^ours$"):
+        command("result", run)
 
 
 # -- in a terminal -----------------------------------------------------------------------------------------------

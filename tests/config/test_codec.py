@@ -130,6 +130,10 @@ WRONG = [
     ({"steps": "many"}, "config.steps must be of type int. Got 'many' instead."),
     ({"steps": 1.0}, "config.steps must be of type int. Got 1.0 instead."),
     ({"steps": True}, "config.steps must be of type int. Got True instead."),
+    (
+        {"system": {"type": "Curl", "learner": {"tau": 10**400}}},
+        f"config.system.learner.tau must be of type float. Got {10**400} instead.",
+    ),
     ({"sampled_knn": 1}, "config.sampled_knn must be of type bool. Got 1 instead."),
     ({"dataset": None}, "config.dataset must be of type str. Got None instead."),
     ({"scenario": None}, "config.scenario must be given. Got None instead."),

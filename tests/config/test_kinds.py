@@ -1,13 +1,17 @@
 """Families of settings: a new kind is a subclass, and nothing else."""
 
+import re
 from abc import abstractmethod
 from dataclasses import dataclass
 
 import pytest
 
 from curlicue.config.kinds import Kind, as_option, by_option, comments, is_family, kinds, option
-from curlicue.growth.protocol import GrowthConfig
+from curlicue.errors import ConfigError
+from curlicue.growth.protocol import GrowthConfig, Tuned
+from curlicue.growth.threshold import Threshold
 from curlicue.memory.protocol import MemoryConfig
+from curlicue.memory.snapshot import Snapshot
 from curlicue.systems.protocol import SystemConfig
 from learning import ours
 
@@ -78,3 +82,17 @@ def test_every_kind_that_ships_says_what_each_of_its_settings_means(family):
     for kind in ours(family).values():
         plain = {name for name in kind.__annotations__ if name not in ("labelled", "model", "learner")}
         assert plain <= comments(kind).keys() | ({"labelled"} if family is SystemConfig else set()), kind
+
+
+def test_settings_of_another_type_are_refused_and_words_stand_for_members_of_an_enumeration():
+    assert Threshold(tuned="heads", c_new=-30) == Threshold(tuned=Tuned.HEADS, c_new=-30.0)
+    assert isinstance(Threshold(tuned="heads").tuned, Tuned)
+    for settings, message in (
+        ({"tuned": "hands"}, "Threshold.tuned must be one of all, heads. Got 'hands' instead."),
+        ({"n_new": "few"}, "Threshold.n_new must be of type int. Got 'few' instead."),
+        ({"n_new": 2.5}, "Threshold.n_new must be of type int. Got 2.5 instead."),
+    ):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+            Threshold(**settings)
+    with pytest.raises(ConfigError, match=r"^Snapshot\.snapshots must be one of 'T', '0\.1T', 'dynamic', 'change'"):
+        Snapshot(snapshots="chnage")

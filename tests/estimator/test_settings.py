@@ -26,8 +26,6 @@ X32 = rows(40).astype(np.float32)
     ("setting", "message"),
     [
         ({"likelihood": "poisson"}, "The 'likelihood' setting must be one of 'bernoulli', 'gaussian'. Got 'poisson'"),
-        ({"growth": Measured(n_new=2.5)}, "CURL.growth.n_new must be of type int. Got 2.5 instead."),
-        ({"memory": Snapshot(snapshots="often")}, "CURL.memory.snapshots must be one of 'T', '0.1T', 'dynamic', 'chan"),
         ({"memory": Snapshot(snapshots="T")}, "Snapshots of a period (T) are for runs. Give a number of steps instead"),
         ({"on_event": 3}, "The 'on_event' setting must be None or a function. Got 3 instead."),
         ({"n_z": 0}, "The 'n_z' setting must be an int in the range [1, inf). Got 0"),
@@ -61,8 +59,19 @@ def test_memory_is_nothing_a_name_or_settings_of_a_memory(value):
     assert told.endswith(f"or settings such as Snapshot(labelled=False). Got {value!r} instead.")
 
 
-def test_a_snapshot_every_no_steps_is_refused_where_it_is_made():
-    assert refused(lambda: Snapshot(snapshots=0)).startswith("The 'snapshots' setting must be an int in the range")
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: Snapshot(snapshots=0), "The 'snapshots' setting must be an int in the range"),
+        (lambda: Snapshot(snapshots="often"), "Snapshot.snapshots must be one of 'T', '0.1T', 'dynamic', 'chan"),
+        (lambda: Measured(n_new=2.5), "Measured.n_new must be of type int. Got 2.5 instead."),
+        (lambda: Measured(n_new=True), "Measured.n_new must be of type int. Got True instead."),
+        (lambda: Threshold(c_new=True), "Threshold.c_new must be of type float. Got True instead."),
+        (lambda: Threshold(wait=2.5), "Threshold.wait must be of type int. Got 2.5 instead."),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_where_they_are_made(made, message):
+    assert refused(made).startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +80,6 @@ def test_a_snapshot_every_no_steps_is_refused_where_it_is_made():
         {"encoder": 64},
         {"batch_size": True},
         {"n_z": "16"},
-        {"growth": Measured(n_new=True)},
-        {"growth": Threshold(c_new=True)},
         {"learning_rate": "fast"},
     ],
     ids=str,

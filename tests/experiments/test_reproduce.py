@@ -13,7 +13,7 @@ from curlicue.errors import RunError
 from curlicue.experiments import reproduce as module
 from curlicue.experiments.paper import EXPERIMENTS
 from curlicue.experiments.presets import PRESETS
-from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, work
+from curlicue.experiments.reproduce import Job, Places, jobs_of, read_result, reproduce, setup_json, work
 from curlicue.experiments.run import Run
 from curlicue.experiments.settings import RunConfig
 from curlicue.experiments.setups import SETUPS, RawPixels, Untrained
@@ -67,6 +67,43 @@ def test_a_result_of_other_settings_does_not_count(places):
             RunError, match=r"raw-seed0.json is damaged .* Delete it; `curlicue reproduce` can measure it again."
         ):
             read_result(job, places.results)
+
+
+SPOILT = {
+    "no number": ({"result": {"knn_error": {"3": "few"}}}, r"result\.knn_error\.3 is 'few' and no number"),
+    "no errors": ({"result": {"knn_error": None}}, r"it has no '3'"),
+    "no minutes": ({"timing": []}, r"it has no 'minutes'"),
+    "a commit of nothing": ({"environment": {"commit": 7}}, r"result\.environment\.commit must be of type str"),
+    "a ragged posterior": (
+        {"posterior": {"t": [1, 2], "q_y": [[1], [0, 1]]}},
+        r"q_y must be made of rows of one length",
+    ),
+    "a score in words": ({"metrics": [{"t": 1, "K": "one"}]}, r"result\.metrics\.K must be of type int"),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT)
+def test_a_result_file_that_holds_something_else_is_one_line_of_error(places, spoilt):
+    job, (values, message) = Job.of("raw-pixels-mnist", 0, 1.0), SPOILT[spoilt]
+    whole = {"result": {"knn_error": {"3": 0.1, "5": 0.1, "10": 0.1}}, "timing": {"minutes": 1}, "environment": {}}
+    places.results.mkdir()
+    path = places.results / f"{job.key}.json"
+    path.write_text(json.dumps(whole | {"config": setup_json(job.setup)}))
+    assert read_result(job, places.results)
+    path.write_text(json.dumps(whole | {"config": setup_json(job.setup)} | values))
+    with pytest.raises(RunError, match=rf"raw-pixels-mnist-seed0\.json is damaged \({message}"):
+        read_result(job, places.results)
+
+
+def test_our_own_mistakes_do_not_read_as_a_damaged_result_file(places, monkeypatch):
+    def mistaken(*_: object) -> None:
+        raise TypeError("ours")
+
+    places.results.mkdir()
+    (places.results / "raw-seed0.json").write_text("{}")
+    monkeypatch.setattr(module, "setup_json", mistaken)
+    with pytest.raises(TypeError, match=r"^ours$"):
+        read_result(Job("raw", RawPixels("digits")), places.results)
 
 
 def test_a_killed_worker_is_started_again_and_ends_where_an_undisturbed_one_does(places, tmp_path):

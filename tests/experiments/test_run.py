@@ -58,7 +58,7 @@ MGR = RunConfig(
 GROWTH, MEMORY = "system.learner.growth", "system.learner.memory"
 SMGR = changed(MGR, MEMORY, labelled=True)
 OFTEN = Measured(n_new=5, window=20.0, wait=10, passes=2, tuned=Tuned.ALL)
-LABELLED = LabelledCurl(model=MGR.system.model, learner=replace(SMGR.system.learner, growth=None))
+LABELLED = LabelledCurl(model=MGR.system.model, learner=replace(SMGR.system.learner, growth=None, max_components=None))
 DYNAMIC = changed(MGR, MEMORY, snapshots="dynamic")
 CASES: dict[str, RunConfig] = {
     "MGR, periodic": MGR,

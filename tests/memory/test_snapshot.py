@@ -7,7 +7,7 @@ from torch import nn
 from curlicue.config.model import Emission
 from curlicue.errors import ConfigError
 from curlicue.memory.protocol import Past, SnapshotTaken
-from curlicue.memory.snapshot import Counts, Snapshot, SnapshotMemory, Usage
+from curlicue.memory.snapshot import ComponentCounts, Counts, Snapshot, SnapshotMemory
 from curlicue.model.likelihood import Bernoulli
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import split
@@ -169,13 +169,13 @@ def test_snapshots_each_zero_steps_are_refused():
 # -- what components stand for ---------------------------------------------------------------------------------------
 
 
-def taught(usage: Usage, *rows: list[float]) -> Usage:
+def taught(usage: ComponentCounts, *rows: list[float]) -> ComponentCounts:
     usage.take(torch.tensor(rows))
     return usage
 
 
 def test_counts_of_the_past_move_to_the_components_that_explain_what_was_generated_of_it():
-    usage = taught(Usage(K=2, follow=True), *[[1.0, 0.0]] * 30, *[[0.0, 1.0]] * 10)
+    usage = taught(ComponentCounts(K=2, follow=True), *[[1.0, 0.0]] * 30, *[[0.0, 1.0]] * 10)
     usage.renew()
     taught(usage, [0.0, 1.0])
     usage.recalled(torch.tensor([0, 0, 0]), torch.tensor([[0.5, 0.5], [0.0, 1.0], [0.25, 0.75]]))
@@ -185,14 +185,14 @@ def test_counts_of_the_past_move_to_the_components_that_explain_what_was_generat
 
 
 def test_counts_of_components_that_were_not_generated_stay():
-    usage = taught(Usage(K=2, follow=True), [1.0, 0.0], [0.0, 1.0])
+    usage = taught(ComponentCounts(K=2, follow=True), [1.0, 0.0], [0.0, 1.0])
     usage.renew()
     usage.recalled(torch.tensor([0]), torch.tensor([[0.0, 1.0]]))
     assert usage.counts().tolist() == [0, 2]
 
 
 def test_a_newborn_takes_over_what_it_explains_of_the_past():
-    usage = taught(Usage(K=1, follow=True), *[[1.0]] * 8)
+    usage = taught(ComponentCounts(K=1, follow=True), *[[1.0]] * 8)
     usage.renew()
     usage.grow()
     usage.recalled(torch.tensor([0, 0]), torch.tensor([[1.0, 0.0], [0.5, 0.5]]))

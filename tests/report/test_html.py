@@ -480,6 +480,30 @@ NONSENSE = {
     "a posterior of nothing": lambda run: log(run, "events", real={"bound": 1.0, "q_y": None}),
     "a step in words": lambda run: log(run, "events", t="late"),
     "a birth in words": lambda run: log(run, "events", event="ComponentBorn", component="x", parent=0),
+    "a bound in words": lambda run: log(run, "metrics", bound="high"),
+    "a bound that JSON has no number for": lambda run: log(run, "metrics", bound=10**400),
+    "an error in words": lambda run: change(run, "result", knn_error={"10": "few"}),
+    "counts that are none": lambda run: change(run, "result", confusion=[[1, -2], [3, 4], [5, 6], [7, 8]]),
+    "a confusion of other classes": lambda run: change(run, "result", confusion=[[1, 2], [3, 4]]),
+    "classes of another result": lambda run: change(run, "data", classes=[*CLASSES, "e"]),
+    "accuracies of other classes": lambda run: log(run, "metrics", class_accuracy=[0.5]),
+    "a step before the first": lambda run: log(run, "events", t=-1),
+    "a K of nothing": lambda run: log(run, "metrics", K=None),
+    "the same birth again": lambda run: log(run, "events", event="ComponentBorn", component=3, parent=0),
+    "more components than there can be": lambda run: (run / "events.jsonl").write_text(
+        '{"event": "ComponentBorn", "t": 1, "component": 1000000000, "parent": 0}\n'
+    ),
+    "an event of no name": lambda run: log(run, "events", event=["StepsTaken"]),
+    "an infinite share": lambda run: (run / "events.jsonl").write_text(
+        '{"event": "StepsTaken", "t": 1, "n": 2, "real": {"bound": 1, "q_y": [Infinity]}}\n'
+    ),
+    "a resumption of nothing": lambda run: change(run, "environment", resumed=[None]),
+    "a shape of nothing": lambda run: change(run, "data", shape=[]),
+    "a sample without values": lambda run: change(run, "data", shape=[4, 0]),
+    "embeddings in words": lambda run: spoil_view(run, z=np.full((30, 3), "a")),
+    "embeddings that are no numbers": lambda run: spoil_view(run, z=np.full((30, 3), np.nan)),
+    "a view without numbers": lambda run: RunDirectory.open(run).write_view(100, {"z": np.array(1), "y": np.array(1)}),
+    "a view without samples": lambda run: spoil_view(run, generated=np.zeros((1, 0, 12))),
     "brackets": lambda run: (run / "data.json").write_text("[" * 100_000),
 }
 
@@ -544,6 +568,20 @@ def test_a_damaged_run_directory_is_one_line_of_error(make_run, quick, damage):
     with pytest.raises(RunError, match=message) as error:
         made(path)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("where", ["page", "reading"])
+def test_our_own_mistakes_do_not_read_as_a_damaged_run(make_run, quick, monkeypatch, where):
+    def mistaken(*_: object) -> None:
+        raise TypeError("ours")
+
+    match where:
+        case "page":
+            monkeypatch.setattr(charts, "curves", mistaken)
+        case "reading":
+            monkeypatch.setattr(RunDirectory, "has_birth", mistaken)
+    with pytest.raises(TypeError, match=r"^ours$"):
+        made(make_run())
 
 
 # -- size -------------------------------------------------------------------------------------------------------------

@@ -270,6 +270,14 @@ def test_a_bad_row_far_down_is_told_by_its_number(tmp_path, line, wrong, rows):
     assert str(error.value) == f"{tmp_path / 'x.csv'} cannot be read: {wrong}. Repair or leave it out."
 
 
+@pytest.mark.parametrize(("header", "n"), [('"a","b"', 2), ("a,b,c,d", 4), ('"a,b",c', 2)])
+def test_as_many_names_as_values_must_stand_above_rows(tmp_path, header, n):
+    (tmp_path / "x.csv").write_text(f"{header}\n1,2,3\n")
+    assert f"cannot be read: there are {n} names above rows of 3 values." in error_of(tmp_path / "x.csv")
+    (tmp_path / "y.csv").write_text('"a,b",c\n1,2\n')
+    assert next(iter(parts(tmp_path / "y.csv", 10))).shape == (1, 2)
+
+
 @pytest.mark.parametrize("reason", ["it is broken", "it is broken.", "it is broken.\nSee there"])
 def test_a_reason_is_a_sentence_of_its_own(tmp_path, monkeypatch, reason):
     def failing(path: Path, rows: int) -> Iterator[np.ndarray]:

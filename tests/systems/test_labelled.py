@@ -129,5 +129,10 @@ def test_a_restored_learner_knows_the_classes_and_goes_on_as_the_first_would_hav
 
 
 def test_with_labels_no_rule_of_growth_is_taken():
-    with pytest.raises(ConfigError, match=r"a component is opened for each class\. Leave out the rule of growth\."):
+    with pytest.raises(ConfigError, match=r"a component is opened for each class\. Choose no rule of growth\."):
         LabelledCurl(learner=LearnerConfig(growth=Threshold()))
+
+
+def test_with_labels_there_is_no_cap_on_components():
+    with pytest.raises(ConfigError, match=r"each class has a component of its own\. Leave out max_components\."):
+        LabelledCurl(learner=LearnerConfig(growth=None, max_components=3))

@@ -21,7 +21,7 @@ from curlicue.experiments.run import use_threads
 from curlicue.streams.files import Part, check_kind, write, write_csv, write_grid
 
 ROWS = 2000  # embedded at a time
-LEARNING = options(Learning)
+LEARNING = options(Learning, taken=("files", "out", "update", "skip", "epochs", "threads"))
 NOTES = default_notes(LEARNING) | {"likelihood": "default: bernoulli for images and other uint8 or bool, else gaussian"}
 
 

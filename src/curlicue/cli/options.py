@@ -7,7 +7,7 @@ new rule of growth, memory or system appears here by being imported. Fields of t
 from __future__ import annotations
 
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass, make_dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -53,14 +53,23 @@ Options = Mapping[str, Sequence[Place]]
 """The fields that each option sets."""
 
 
-def options(settings: type) -> dict[str, list[Place]]:
-    """All options that a dataclass of settings has."""
+def options(settings: type, taken: Iterable[str] = ()) -> dict[str, list[Place]]:
+    """All options that a dataclass of settings has; ConfigError if one name is to set two things, or is `taken`."""
     found: dict[str, list[Place]] = {}
     for place in _places(settings):
         known = found.setdefault(place.name, [])
         if place not in known:
             known.append(place)
+    for name, places in found.items():
+        families = {place.goes_with.family if place.goes_with else None for place in places}
+        if name in taken or len(families) > 1:
+            raise ConfigError(f"{console.options([name])} is to set {_owners(places)}, and more. Rename its field.")
     return found
+
+
+def _owners(places: Sequence[Place]) -> str:
+    """Whose fields these are: of kinds, or of all settings."""
+    return " and ".join(dict.fromkeys(f"a field of {place.goes_with or 'all settings'}" for place in places))
 
 
 def options_type(doc: str, found: Options, notes: Mapping[str, str] | None = None, **more: Any) -> type:

@@ -22,7 +22,7 @@ from curlicue.experiments.settings import RunConfig
 from curlicue.experiments.tables import SHORT_OF, Results, header, lines
 from curlicue.records.directory import RunDirectory
 from curlicue.report.figures import KINDS, need_matplotlib, write_life
-from curlicue.report.run_data import telling_damage
+from curlicue.report.run_data import read
 from curlicue.streams.sources import load
 
 LEGEND = f"{SHORT_OF} worse than the paper by more than two of its standard deviations"
@@ -144,7 +144,8 @@ def _draw_life(todo: Sequence[Job], places: Places, folder: Path, prefix: str) -
     job, run = _lived(todo, places)
     if read_result(job, places.results) is None:
         return []
-    with telling_damage(run.path), console.busy("Arranging the latent space"):
+    with console.busy("Arranging the latent space"):
+        read(run.path)  # what is damaged says so
         return write_life(run, folder, prefix, short_of_the_paper([job.steps]))
 
 
@@ -153,10 +154,9 @@ def _need_run(todo: Sequence[Job], places: Places) -> None:
     job, run = _lived(todo, places)
     if read_result(job, places.results) is None:
         return
-    with telling_damage(run.path):
-        if not run.has("timing") or from_json(RunConfig, run.settings()) != job.setup:
-            remedy = "To make it, give another --results and another --runs."
-            raise RunError(f"{LIFE} is drawn from {run.path}, which is not there or another run. {remedy}")
+    if not run.has("timing") or from_json(RunConfig, run.settings()) != job.setup:
+        remedy = "To make it, give another --results and another --runs."
+        raise RunError(f"{LIFE} is drawn from {run.path}, which is not there or another run. {remedy}")
 
 
 def _lived(todo: Sequence[Job], places: Places) -> tuple[Job, RunDirectory]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 import webbrowser
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from curlicue.cli import console
 from curlicue.cli.console import Given
 from curlicue.errors import ConfigError
 from curlicue.experiments.run import summary
+from curlicue.records.contents import damaged
 from curlicue.records.directory import RunDirectory
 from curlicue.records.files import Json
 from curlicue.report.figures import need_matplotlib, write_comparison
@@ -22,7 +23,7 @@ from curlicue.report.figures import write as write_figures
 from curlicue.report.html import write_page
 from curlicue.report.latent import Projector
 from curlicue.report.live import Live
-from curlicue.report.run_data import RunData, grouped, read, telling_damage
+from curlicue.report.run_data import RunData, grouped, read
 
 PAGE = "report.html"
 LOOK_EVERY = 1.0  # seconds
@@ -50,16 +51,18 @@ def report(runs: Positional[tuple[Path, ...]], /, out: Given[Path] = None, figur
     results = {}
     if figures is not None:  # what cannot work says so before anything is made
         need_matplotlib()
-        with telling_damage(*runs), _writing(figures, "--figures"):
+        with _writing(figures, "--figures"):
             results = {run: summary(RunDirectory.open(run)) for run in runs}
             figures.mkdir(parents=True, exist_ok=True)
     projector = Projector()
     with _writing(page, "--out"), console.busy("Making the page: arranging the latent space takes some seconds"):
         known = [read(run) for run in runs]
+        if results:
+            _refuse_gaps(grouped(known).values(), results)
         size = write_page(known, page, projector)
     console.show(f"{page}: {size / 1e6:.1f} MB. Open it in a browser.")
     if figures is not None:
-        with telling_damage(*runs), _writing(figures, "--figures"), console.busy("Drawing the figures"):
+        with _writing(figures, "--figures"), console.busy("Drawing the figures"):
             _draw(known, results, figures, projector)
 
 
@@ -80,6 +83,15 @@ def _draw(runs: list[RunData], results: Mapping[Path, Json], folder: Path, proje
     if len(runs) > 1:
         together = {name: [results[run.path] for run in some] for name, some in grouped(runs).items()}
         _tell(folder, write_comparison(together, folder))
+
+
+def _refuse_gaps(groups: Iterable[Sequence[RunData]], results: Mapping[Path, Json]) -> None:
+    """Runs of the same settings were scored at the same steps, unless a line was lost."""
+    for first, *others in groups:
+        for run in others:
+            times, expected = ([line["t"] for line in results[each.path]["metrics"]] for each in (run, first))
+            if times != expected:
+                raise damaged(run.path / "metrics.jsonl", f"its steps are not those of {first.path}")
 
 
 def _tell(folder: Path, names: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,23 +28,24 @@ from curlicue.experiments.run import Evaluated, Run, forgotten, summary, use_thr
 from curlicue.experiments.settings import RunConfig, in_steps
 from curlicue.learn.events import ComponentBorn, StepTaken
 from curlicue.model.devices import device_of
+from curlicue.records import contents
 from curlicue.records.directory import RunDirectory
 from curlicue.records.environment import environment, latest
-from curlicue.records.files import Json, alone_in, write_atomically
-from curlicue.report.run_data import telling_damage
+from curlicue.records.files import alone_in, write_atomically
 from curlicue.streams.fetch import fetch, status
 from curlicue.streams.sources import Source, load
 from curlicue.systems.curl import Curl
 from curlicue.systems.protocol import System, SystemConfig
 
 PRESET = "mnist"  # unless another one is asked for
+SHOWN = ("steps", "K", "n_used", "cluster_accuracy", "hungarian_accuracy", "knn_error", "nmi", "ari")  # of a result
 
 
 def settings_type() -> type:
     """The options that change a preset: the preset's name, and every field of the settings of a run."""
     preset = choice(tuple(PRESETS), f"a set-up of the paper's appendix, or one beside them (default: {PRESET})")
     doc = "What to change of a preset; what is not given is as there. A default is of a kind that the preset has not."
-    found = options(RunConfig)
+    found = options(RunConfig, taken=("preset", *signature(train).parameters))
     notes = {name: note for name, note in default_notes(found).items() if all(map(_is_of_a_kind, found[name]))}
     notes["emission"] = "default: what suits the data set"
     return options_type(doc, found, notes, preset=preset)
@@ -108,7 +110,7 @@ def _new(
 def _resumed(directory: RunDirectory, data_dir: Path | None, device: str | None, threads: int | None) -> Iterator[Run]:
     """The run in `directory` where it was; with as many threads as it had, for sums depend on them."""
     config: RunConfig = from_json(RunConfig, directory.settings())
-    had = latest(directory.read("environment"))
+    had = latest(contents.read(directory, "environment", contents.Environment))
     place = device_of(device or had.get("device", "cpu"))
     now = environment(use_threads(had.get("threads") if threads is None else threads), str(place))
     run = Run(config, _load(config.dataset, data_dir), directory, place)
@@ -125,10 +127,10 @@ def _refuse(names: Sequence[str]) -> None:
         raise ConfigError(f"--resume goes on with the settings the run has. Leave out {console.options(names)}.")
 
 
-def _n_weights(system: System) -> int | None:
-    """How many parameters the model of a system has; None if it has no model that can tell."""
+def _n_weights(system: System) -> int:
+    """How many parameters the model of a system has; 0 if it has no model that can tell."""
     model = getattr(system, "model", None)
-    return sum(p.numel() for p in model.parameters()) if isinstance(model, torch.nn.Module) else None
+    return sum(p.numel() for p in model.parameters()) if isinstance(model, torch.nn.Module) else 0
 
 
 def configure(values: Mapping[str, Any]) -> RunConfig:
@@ -191,11 +193,9 @@ def result(run: Positional[Path], /, out: Given[Path] = None) -> None:
         run: a run directory
         out: the JSON file: settings, result, scores and births over time, machine, minutes
     """
-    with telling_damage(run):
-        whole = summary(RunDirectory.open(run))
-        lost = forgotten(from_json(RunConfig, whole["config"]), whole["metrics"])
-        table = _result_table(whole["result"], lost)
-    console.show(table)
+    directory = RunDirectory.open(run)
+    whole = summary(directory)
+    console.show(_result_table(directory, forgotten(from_json(RunConfig, whole["config"]), whole["metrics"])))
     if out is not None:
         write_atomically(out, (json.dumps(whole) + "\n").encode())
 
@@ -230,8 +230,7 @@ def _watch(run: Run, readers: Sequence[Callable[[object], None]] = ()) -> None:
         command = f"curlicue train --resume {shlex.quote(str(path))}"
         console.say(f"Stopped at step {run.system.t}; nothing is lost. Go on with: {command}")
         raise SystemExit(130)
-    lost = forgotten(run.config, run.directory.lines("metrics"))
-    console.show(_result_table(run.directory.read("result"), lost))
+    console.show(_result_table(run.directory, forgotten(run.config, contents.metrics(run.directory, "class_accuracy"))))
     console.show(f"Everything is in {path}")
 
 
@@ -251,11 +250,12 @@ def _show(event: object, line: Progress, task: TaskID, steps: int, every: int) -
                 console.show(f"step {event.t}/{steps}: K {event.scores['K']}, cluster accuracy {accuracy:.2f} %")
 
 
-def _result_table(result: Json, lost: float) -> Table:
+def _result_table(directory: RunDirectory, lost: float) -> Table:
+    result = contents.read(directory, "result", contents.Result, *SHOWN)
     table = Table("score", "on the test set", title=f"after {result['steps']} steps")
     table.add_row("components K (used)", f"{result['K']} ({result['n_used']})")
     for name in ("cluster_accuracy", "hungarian_accuracy", "incremental_class", "incremental_task"):
-        if name in result:
+        if result.get(name) is not None:
             table.add_row(name.replace("_", " "), f"{100 * result[name]:.2f} %")
     table.add_row("lost since its best, mean over classes", f"{100 * lost:.2f} %")
     for k, error in result["knn_error"].items():

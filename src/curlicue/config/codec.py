@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import types
 import typing
 from enum import StrEnum
@@ -42,6 +43,7 @@ def from_json(hint: Any, value: Any, where: str = "config") -> Any:
         _expect(value in list(hint), where, f"one of {', '.join(hint)}", value)
         return hint(value)
     if hint is float and type(value) is int:
+        _expect(abs(value) <= sys.float_info.max, where, "of type float", value)
         return float(value)
     _expect(type(value) is (typing.get_origin(hint) or hint), where, f"of type {_name(hint)}", value)
     return value
@@ -92,13 +94,15 @@ def _from_object(hint: Any, value: Any, where: str) -> Any:
     unknown = sorted(set(value) - set(names))
     _expect(not unknown, where, f"made of {', '.join(names) or 'nothing'}", unknown)
     given = {k: from_json(hints[k], v, f"{where}.{k}") for k, v in value.items()}
-    missing = [f.name for f in dataclasses.fields(hint) if _is_required(f) and f.name not in given]
+    missing = [name for name in required_fields(hint) if name not in given]
     _expect(not missing, where, f"given with {', '.join(missing)}", value)
     return hint(**given)
 
 
-def _is_required(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+def required_fields(kind: Any) -> list[str]:
+    """The fields of a dataclass that have no default."""
+    absent = dataclasses.MISSING
+    return [f.name for f in dataclasses.fields(kind) if f.default is absent and f.default_factory is absent]
 
 
 def _name(hint: Any) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC
-from typing import TypeVar
+from dataclasses import fields, is_dataclass
+from typing import TypeVar, get_type_hints
 
 from curlicue.errors import ConfigError
 
@@ -16,6 +17,17 @@ class Kind(ABC):  # noqa: B024 - families have the methods
     A direct subclass names the family; every dataclass below it that is not abstract is one kind, and JSON, the command
     line and the estimator know it by the name of its class.
     """
+
+    def __post_init__(self) -> None:
+        """Refuse settings of another type than is declared; words stand for the members of an enumeration."""
+        from curlicue.config.codec import from_json, to_json  # it knows kinds
+
+        hints = get_type_hints(type(self))
+        for field in fields(self):  # type: ignore[arg-type]  # every kind is a dataclass
+            value, where = getattr(self, field.name), f"{type(self).__name__}.{field.name}"
+            value = value.item() if hasattr(value, "item") else value  # a number of NumPy's
+            if not is_dataclass(value):
+                object.__setattr__(self, field.name, from_json(hints[field.name], to_json(value), where))
 
 
 F = TypeVar("F", bound=Kind)

@@ -23,6 +23,7 @@ class Sequential(Scenario):
     at_once: int = 1  # so many classes together
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(self.at_once >= 1, "at_once", self.at_once, "an int in the range [1, inf)")
 
 

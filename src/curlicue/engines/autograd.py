@@ -52,10 +52,10 @@ class AutogradEngine:
         """Backward, then one step of Adam."""
         check_current(ascent.terms, self.model)
         self.optimiser.zero_grad()
-        cast(GraphAscent, ascent).loss.backward()
-        for name, parameter in self.model.named_parameters():
-            if only is not None and name not in only:
-                parameter.grad = None
+        named = self.model.named_parameters()
+        moving = [p for name, p in named if p.requires_grad and (only is None or name in only)]
+        if moving:
+            cast(GraphAscent, ascent).loss.backward(inputs=moving)
         self.optimiser.step()
 
     def grow(self, parent: int) -> None:

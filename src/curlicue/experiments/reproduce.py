@@ -24,6 +24,7 @@ from curlicue.experiments.paper import Experiment, columns
 from curlicue.experiments.run import CPU, Run, summary, use_threads
 from curlicue.experiments.settings import RunConfig
 from curlicue.experiments.setups import SETUPS, RawPixels, Setup, Untrained, seeded
+from curlicue.records.contents import ResultFile, check
 from curlicue.records.directory import RunDirectory
 from curlicue.records.environment import environment
 from curlicue.records.files import Json, alone_in, finite, json_object, write_atomically
@@ -106,14 +107,25 @@ def read_result(job: Job, results: Path) -> Json | None:
             return None
         if missing := [name for name in ("result", "timing", "environment") if name not in found]:
             raise ValueError(f"it has no {' and no '.join(missing)}")
-        for number in (found["timing"]["minutes"], *(column.of(found) for column in columns(job.name))):
-            float(number)
+        for place in ("timing.minutes", *(f"result.{column.score}" for column in columns(job.name))):
+            _expect_number(found, place)
+        check(ResultFile, found, "result")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (LookupError, TypeError, ValueError) as error:
-        why = f"it has no {error}" if isinstance(error, LookupError) else error
-        raise RunError(f"{path} is damaged ({why}). Delete it; `curlicue reproduce` can measure it again.") from error
+    except ValueError as error:  # of JSON and of `check`
+        raise RunError(f"{path} is damaged ({error}). Delete it; `curlicue reproduce` can measure it again.") from error
     return found
+
+
+def _expect_number(found: Json, place: str) -> None:
+    """ValueError unless there is a number at this place, such as "result.knn_error.10"."""
+    value: object = found
+    for name in place.split("."):
+        if not isinstance(value, dict) or name not in value:
+            raise ValueError(f"it has no {name!r}")
+        value = value[name]
+    if type(value) not in (int, float):
+        raise ValueError(f"{place} is {value!r} and no number")
 
 
 def read_seeds(job: Job, results: Path) -> list[Json]:

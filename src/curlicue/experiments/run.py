@@ -21,6 +21,7 @@ from curlicue.evaluate.view import view
 from curlicue.experiments.settings import RunConfig
 from curlicue.learn.checkpoint import load_checkpoint, save_checkpoint
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, SnapshotTaken, StepTaken
+from curlicue.records import contents
 from curlicue.records.directory import LOGS, RunDirectory
 from curlicue.records.environment import latest
 from curlicue.records.files import Json
@@ -36,6 +37,7 @@ POSTERIOR_POINTS = 200  # of the shares over time in a result file
 VIEWS, MOST_VIEWS = 10, 100  # of the model, over a run: at least, and with a class for each at most
 SHOWN = 1000  # test samples in them
 WORTH_SHARING = 1_000_000  # weights of a model from which on several threads are faster than one
+SUMMED_UP = ("K", "cluster_accuracy", "knn_error", "confusion", "classes")  # what every final result has
 TERMS = ("bound", "log_p_x", "kl_z", "kl_y")
 CPU = torch.device("cpu")
 EVALUATION_TAU = 1.0  # over time, the test bound is the sparse estimate; in the result it is exact
@@ -105,7 +107,7 @@ class Run:
         """Write down from which step on the environment is `now`, if it is another than so far and steps are left; what
         differs.
         """
-        t, began = self.system.t, self.directory.read("environment")
+        t, began = self.system.t, contents.read(self.directory, "environment", contents.Environment)
         if t >= self.config.steps:
             return []
         moves = [move for move in began.get("resumed", []) if move["t"] < t]  # what came later was lost
@@ -250,22 +252,22 @@ def _steps_line(steps: list[dict[str, Any]]) -> dict[str, Any]:
 
 def summary(directory: RunDirectory) -> dict[str, Any]:
     """A finished run in one small JSON object: settings, result, scores and births over time, where and how long."""
-    events = directory.lines("events")
+    events, metrics = contents.events(directory), contents.metrics(directory, "cluster_accuracy", "class_accuracy")
+    result = contents.read(directory, "result", contents.Result, *SUMMED_UP)
+    if not result["confusion"] or {len(line["class_accuracy"]) for line in metrics} != {len(result["classes"])}:
+        raise contents.damaged(directory.path / "metrics.jsonl", "its lines do not tell of each class of result.json")
     births = [line for line in events if line["event"] == "ComponentBorn"]
     snapshots = [line["t"] for line in events if line["event"] == "SnapshotTaken"]
     names = ("t", "K", "bound", "cluster_accuracy", "hungarian_accuracy", "nmi", "ari", "class_accuracy")
     supervised = ("incremental_class", "incremental_task")
-    curves = [
-        {name: line[name] for name in (*names, *supervised) if name in line} for line in directory.lines("metrics")
-    ]
     return {
-        "config": directory.settings(),
-        "result": directory.read("result"),
-        "timing": directory.read("timing"),
-        "environment": directory.read("environment"),
+        "config": contents.read(directory, "config", contents.Settings),
+        "result": result,
+        "timing": contents.read(directory, "timing", contents.Timing),
+        "environment": contents.read(directory, "environment", contents.Environment),
         "births": births,
         "snapshots": snapshots,
-        "metrics": curves,
+        "metrics": [{name: line[name] for name in (*names, *supervised) if name in line} for line in metrics],
         "posterior": _posterior([line for line in events if line["event"] == "StepsTaken" and "real" in line]),
     }
 

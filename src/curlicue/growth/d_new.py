@@ -16,7 +16,7 @@ class Buffer:
 
     def __init__(self, model: MixtureVAE, n_new: int, wait: int, window: int | None = None) -> None:
         self.model, self.n_new, self.wait, self.window = model, n_new, wait, window
-        self.samples: Tensor | None = None  # [N, D], on the device of the stream
+        self.samples: Tensor | None = None  # [N, D], on the model's device
         self.numbers = torch.empty(0, dtype=torch.int64)  # [N], the position of each sample in the stream
         self.seen = 0  # real samples
         self.real_steps_to_wait = 0  # until samples may join again

@@ -37,6 +37,7 @@ class Measured(GrowthConfig):
     tuned: Tuned = Tuned.HEADS  # which parameters fit a newborn: all, or its heads only
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(0 < self.deviations < math.inf, "deviations", self.deviations, "a float in the range (0, inf)")
         require(self.n_new >= 1, "n_new", self.n_new, "an int in the range [1, inf)")
         require(1 <= self.window < math.inf, "window", self.window, "a float in the range [1, inf)")

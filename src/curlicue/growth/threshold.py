@@ -27,6 +27,7 @@ class Threshold(GrowthConfig):
     tuned: Tuned = Tuned.ALL  # which parameters fit a newborn: all, or its heads only
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require(math.isfinite(self.c_new), "c_new", self.c_new, "a finite number of nats")
         require(self.n_new >= 1, "n_new", self.n_new, "an int in the range [1, inf)")
         for name in ("burn_in", "wait", "passes"):

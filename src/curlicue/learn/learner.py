@@ -11,7 +11,7 @@ from torch import Tensor
 
 from curlicue.config.kinds import require
 from curlicue.engines.choice import engine_for
-from curlicue.engines.protocol import Climbing
+from curlicue.engines.protocol import Ascent, Climbing
 from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
 from curlicue.growth.threshold import Threshold
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, StepTaken
@@ -77,21 +77,26 @@ class Learner:
         x = sent(x, self.model.device)
         events: list[Event] = [*self.memory.begin(self.t)]
         ascent = self.engine.bound(x)
-        events += self.memory.look(ascent.terms, self.t)
         n_poor = self.growth.look(x, ascent.terms, self.t) if self.growth else 0
-        self.engine.climb(ascent)
-        self.memory.take(x, ascent.terms)
-        self.batch_size = max(self.batch_size, len(x))
-        events.append(self.step_taken(ascent.terms, n_poor=n_poor))
+        events += self.step(x, ascent, n_poor)
         if self.growth and (birth := self.growth.due()):
             events += self.refuse(birth) if self.at_cap else self.expand(birth)
         self.rehearsal_due = self.memory.ready
         return events
 
+    def step(self, x: Tensor, ascent: Ascent, n_poor: int = 0) -> list[Event]:
+        """Climb the bound of a real batch, which the memory sees before and takes in after."""
+        events: list[Event] = [*self.memory.look(ascent.terms, self.t)]
+        self.engine.climb(ascent)
+        self.memory.take(x, ascent.terms)
+        self.batch_size = max(self.batch_size, len(x))
+        return [*events, self.step_taken(ascent.terms, n_poor=n_poor)]
+
     def rehearse(self) -> list[Event]:
         """The step on a batch of the past: MGR, or with its components as labels: SMGR."""
         past, engine = self.memory.recall(self.batch_size), self.engine
-        ascent = engine.bound_given(past.x, past.y) if past.labelled else engine.bound(past.x)
+        x = sent(past.x, self.model.device)
+        ascent = engine.bound_given(x, past.y) if past.labelled else engine.bound(x)
         engine.climb(ascent)
         self.memory.recalled(past, ascent.terms)
         self.rehearsal_due = False
@@ -126,7 +131,7 @@ class Learner:
 
     def fit(self, newborn: int, birth: Birth) -> tuple[float, float]:
         """Climb Eq. 4 with the newborn's label over the last full batches of D_new; mean bound before, after."""
-        d_new = birth.d_new
+        d_new = sent(birth.d_new, self.model.device)
         only = self.model.component_parameters() if birth.tuned is Tuned.HEADS else None
         B = min(max(self.batch_size, len(d_new) // MOST_BATCHES), len(d_new))
         batches, label = d_new[len(d_new) % B :].split(B), torch.full((B,), newborn)

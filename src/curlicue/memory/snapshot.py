@@ -46,10 +46,11 @@ class Snapshot(MemoryConfig):
 
     snapshots: Moments = "change"  # every so many steps, T, 0.1T, dynamic (births) or change (births and changes)
     labelled: bool = True  # SMGR: the component that generated a sample is its label (Eq. 4); else MGR
-    emission: Emission = Emission.SAMPLE  # how p(x|z) becomes a sample: drawn, or its mean rounded to 0 or 1
-    counts: Counts = Counts.GENERATED  # past samples count for components that explain their like now, or when seen
+    emission: Emission = Emission.SAMPLE  # how p(x|z) becomes a sample; threshold: its mean, rounded to 0 or 1
+    counts: Counts = Counts.GENERATED  # past samples count for those that explained them when seen, or their like now
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         every = not isinstance(self.snapshots, int) or self.snapshots >= 1
         require(every, "snapshots", self.snapshots, "an int in the range [1, inf), 'dynamic' or 'change'")
 
@@ -76,7 +77,7 @@ class SnapshotMemory:
                 f"Snapshots of a period ({config.snapshots}) are for runs. Give a number of steps instead."
             )
         self.config, self.model, self.rng = config, model, rng
-        self.usage = Usage(model.K, follow=config.counts is Counts.GENERATED and not config.labelled)
+        self.usage = ComponentCounts(model.K, follow=config.counts is Counts.GENERATED and not config.labelled)
         self.change = ChangeDetector(model.K) if config.snapshots == "change" else None
         self.snapshot: MixtureVAE | None = None
         self.pi = torch.empty(0, dtype=torch.float64)  # [J], how often each of the snapshot's components is drawn
@@ -150,11 +151,10 @@ class SnapshotMemory:
             self.pi = fields.tensor("pi", (None,), torch.float64)
             self.snapshot = copy.deepcopy(self.model).eval().requires_grad_(False)
             self.snapshot.load_grown(fields.tensors_like("snapshot", self.model.like(len(self.pi))))
-            self.snapshot.requires_grad_(False)
         self.usage.restore(fields.state("usage"), J=len(self.pi), K=self.model.K)
 
 
-class Usage:
+class ComponentCounts:
     """How many real samples each component stands for.
 
     With MGR a component may come to explain what another one stood for. If `follow`, the counts of the past move

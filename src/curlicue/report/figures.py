@@ -95,7 +95,7 @@ def _life(directory: RunDirectory, projector: Projector | None) -> Painters:
     born = min(MOST_ROWS, len(_born(directory)))
     steps = moments(directory.view_steps, directory.read("config")["steps"])[::-2][::-1]  # every other, and the last
     painters: Painters = {}
-    if steps:
+    if steps and "labels" in directory.view("rows"):
         latent = (
             2 * len(steps),
             4.2,
@@ -149,8 +149,10 @@ def _told(result: Json) -> bool:
 
 def _c_new(config: Json) -> float | None:
     """The threshold of growth, where a run has one."""
-    growth = (config["system"].get("learner") or {}).get("growth") or {}
-    return growth.get("c_new")
+    found: Any = config
+    for name in ("system", "learner", "growth", "c_new"):  # other systems have other settings
+        found = found.get(name) if isinstance(found, dict) else None
+    return found if isinstance(found, int | float) else None
 
 
 def _paint(painters: Painters, folder: Path, prefix: str = "", note: str = "", about: str = "") -> list[str]:
@@ -253,7 +255,7 @@ def thresholds(
     """
     scores: dict[str, Callable[[Json], float]] = {
         "cluster accuracy, %": lambda score: 100 * score["cluster_accuracy"],
-        "10-NN error, %": lambda score: 100 * score["knn_error"]["10"],
+        "10-NN error, %": lambda score: 100 * score["knn_error"].get("10", float("nan")),
         "K": lambda score: score["K"],
     }
     for axes, (name, value) in zip(all_axes, scores.items(), strict=True):

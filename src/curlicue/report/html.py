@@ -11,7 +11,7 @@ from curlicue.report.comparison import compare
 from curlicue.report.latent import Projector
 from curlicue.report.page import Page
 from curlicue.report.pictures import Pictures
-from curlicue.report.run_data import RunData, telling_damage
+from curlicue.report.run_data import RunData
 
 
 def write_page(runs: Sequence[RunData], out: Path, projector: Projector | None = None) -> int:
@@ -23,11 +23,6 @@ def write_page(runs: Sequence[RunData], out: Path, projector: Projector | None =
 
 def page(runs: Sequence[RunData], projector: Projector, live: int | None = None) -> Page:
     """The page of one run, or of several that are compared."""
-    with telling_damage(*(run.path for run in runs)):
-        return _page(runs, projector, live)
-
-
-def _page(runs: Sequence[RunData], projector: Projector, live: int | None) -> Page:
     if len(runs) > 1:
         made = Page(f"{len(runs)} runs", live)
         compare(made, runs)

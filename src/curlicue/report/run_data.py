@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from curlicue.config.codec import from_json
 from curlicue.config.kinds import as_option
-from curlicue.config.scenario import Scenario
-from curlicue.errors import ConfigError, CurlicueError, RunError
+from curlicue.records import contents
+from curlicue.records.contents import damaged
 from curlicue.records.directory import RunDirectory
 from curlicue.records.files import Array, Json
 from curlicue.report.figures import boundaries
 
-NEEDED = {"ComponentBorn": ("component", "parent"), "StepsTaken": ("n",)}
+MOST_COMPONENTS = 1_000_000  # that anything can be told of
+NUMBERS = "fiub"  # kinds of arrays
+MAYBE = {  # files that a run writes at some time
+    "result": contents.Result,
+    "timing": contents.Timing,
+    "data": contents.Data,
+    "environment": contents.Environment,
+}
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,9 @@ class RunData:
         """Components at the start, as the first line with their number tells; before there is one, those asked for."""
         if self.births:
             return int(self.births[0]["component"])
-        told = [line["K"] for line in (*self.events, *self.metrics) if "K" in line]
-        return int(told[0] if told else flat(self.config).get("system.model.K", 1))
+        told = [int(line["K"]) for line in (*self.events, *self.metrics) if "K" in line]
+        asked = flat(self.config).get("system.model.K", "")
+        return told[0] if told else int(asked) if asked.isdecimal() else 1
 
     @cached_property
     def K(self) -> int:
@@ -158,7 +164,7 @@ class RunData:
     @cached_property
     def confusion(self) -> Array | None:
         """Test samples of each class in each component, [C, K]: all in the end, those of the last view before."""
-        if self.result and "confusion" in self.result:
+        if self.result and self.result.get("confusion"):
             return np.array(self.result["confusion"])
         if self.labels is None or not self.views or not self.classes:
             return None
@@ -214,37 +220,13 @@ class RunData:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def telling_damage(*paths: Path) -> Iterator[None]:
-    """What is made of these run directories fails only where a file in them holds what no run writes."""
-    try:
-        yield
-    except CurlicueError:
-        raise
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
-        where, why = " or ".join(map(str, paths)), f"{type(error).__name__}: {error}"
-        raise RunError(
-            f"{where} is damaged: a file in it holds what no run writes ({why}). "
-            "Start the run anew in another directory."
-        ) from error
-
-
 def read(path: Path) -> RunData:
-    """The data of the run in `path`, as far as it has come."""
-    with telling_damage(path):
-        return _read(path)
-
-
-def _read(path: Path) -> RunData:
+    """The data of the run in `path`, as far as it has come; RunError if a file in it holds what no run writes."""
     directory = RunDirectory.open(path)
-    maybe = {name: directory.read(name) for name in ("result", "timing", "data", "environment") if directory.has(name)}
-    config, events, metrics = directory.settings(), directory.lines("events"), directory.lines("metrics")
-    _check_config(path / "config.json", config)
-    for line in events:
-        _check(path / "events.jsonl", line, ("event", "t", *NEEDED.get(line.get("event", ""), ())))
-    for line in metrics:
-        _check(path / "metrics.jsonl", line, ("t", "K"))
-    rows = directory.view("rows") if (path / "views" / "rows.npz").is_file() else {}
+    config = contents.read(directory, "config", contents.Settings)
+    maybe = {name: contents.read(directory, name, kind) for name, kind in MAYBE.items() if directory.has(name)}
+    events, metrics = contents.events(directory), contents.metrics(directory)
+    rows = directory.view("rows") if directory.has_view("rows") else {}
     views = {step: directory.view(step) for step in directory.view_steps}
     born = [line["component"] for line in events if line["event"] == "ComponentBorn"]
     run = RunData(
@@ -259,28 +241,20 @@ def _read(path: Path) -> RunData:
         x=rows.get("x"),
         labels=rows.get("labels"),
         views=views,
-        d_new={k: directory.birth(k) for k in born if (path / "births" / f"{k:04d}.npy").is_file()},
+        d_new={k: directory.birth(k) for k in born if directory.has_birth(k)},
     )
     _check_arrays(run)
+    _check_counts(run)
     return run
 
 
-def _damaged(path: Path, why: str) -> RunError:
-    return RunError(f"{path} is damaged ({why}). Start the run anew in another directory.")
-
-
-def _check(path: Path, value: Json, names: tuple[str, ...]) -> None:
-    missing = [name for name in names if name not in value]
-    if missing:
-        raise _damaged(path, f"{', '.join(missing)} is missing")
-
-
-def _check_config(path: Path, config: Json) -> None:
-    _check(path, config, ("steps", "scenario", "seed"))
-    try:
-        from_json(Scenario, config["scenario"], "scenario")
-    except ConfigError as error:
-        raise _damaged(path, str(error)) from error
+def _check_counts(run: RunData) -> None:
+    """There are no more components than can be told of, and classes are those of the confusion."""
+    if run.K > MOST_COMPONENTS:
+        raise damaged(run.path / "events.jsonl", f"it tells of {run.K:,} components")
+    rows = (run.result or {}).get("confusion")
+    if rows and len(rows) != len(run.classes):
+        raise damaged(run.path / "result.json", f"confusion has {len(rows)} rows for {len(run.classes)} classes")
 
 
 def _check_arrays(run: RunData) -> None:
@@ -288,40 +262,55 @@ def _check_arrays(run: RunData) -> None:
     n_features = math.prod(run.shape)
     _check_rows(run, n_features)
     for step, view in run.views.items():
-        path = run.path / "views" / f"{step:08d}.npz"
-        _check(path, dict(view), ("z", "y"))
-        if not _fits(view, n_features) or (run.x is not None and len(run.x) != len(view["z"])):
-            raise _damaged(path, f"its arrays are { ({name: list(a.shape) for name, a in view.items()}) }")
+        if not (_fits(view, n_features) and _is_alike(view, run)):
+            arrays = {name: list(array.shape) for name, array in view.items()}
+            raise damaged(run.path / "views" / f"{step:08d}.npz", f"its arrays are {arrays}")
     for k, d_new in run.d_new.items():
-        if d_new.shape != (len(d_new), n_features):
-            raise _damaged(run.path / "births" / f"{k:04d}.npy", f"it is {list(d_new.shape)}")
+        if not _is_table(d_new, n_features):
+            raise damaged(run.path / "births" / f"{k:04d}.npy", f"it is {list(d_new.shape)}")
 
 
 def _check_rows(run: RunData, n_features: int) -> None:
     """The samples that views show, and their labels."""
     rows, x, labels = run.path / "views" / "rows.npz", run.x, run.labels
-    if x is not None and x.shape != (len(x), n_features):
-        raise _damaged(rows, f"x is {list(x.shape)}, but a sample has {n_features} values")
+    if x is not None and not _is_table(x, n_features):
+        raise damaged(rows, f"x is {list(x.shape)}, but a sample has {n_features} values")
     if labels is None:
         return
     if x is None or labels.shape != (len(x),):
-        raise _damaged(rows, "there must be one label for each sample")
+        raise damaged(rows, "there must be one label for each sample")
     if labels.dtype.kind not in "iu":
-        raise _damaged(rows, f"labels are {labels.dtype}, not whole numbers")
+        raise damaged(rows, f"labels are {labels.dtype}, not whole numbers")
     if not ((labels >= 0) & (labels < len(run.classes))).all():
-        raise _damaged(rows, f"a label is none of the {len(run.classes)} classes")
+        raise damaged(rows, f"a label is none of the {len(run.classes)} classes")
 
 
 def _fits(view: Mapping[str, Array], n_features: int) -> bool:
     """Whether the arrays of a view are of one system: z [N, Z], y [N], centres [K, Z], generated [K, n, D]."""
+    if not {"z", "y"} <= view.keys():
+        return False
     z, y, generated, centres = view["z"], view["y"], view.get("generated"), view.get("centres")
-    fits = z.ndim == 2 and y.shape == (len(z),) and y.dtype.kind in "iu" and bool((y >= 0).all())
+    fits = z.ndim == 2 and _is_table(z, z.shape[1]) and bool(np.isfinite(z).all())
+    fits = fits and y.shape == (len(z),) and y.dtype.kind in "iu" and bool(((y >= 0) & (y < MOST_COMPONENTS)).all())
     if centres is not None:
-        fits = fits and centres.shape == (len(centres), z.shape[1]) and bool((y < len(centres)).all())
+        fits = fits and _is_table(centres, z.shape[1]) and bool((y < len(centres)).all())
     if generated is not None:
-        K = len(generated) if centres is None else len(centres)
-        fits = fits and generated.ndim == 3 and len(generated) == K and generated.shape[2] == n_features
+        fits = fits and generated.ndim == 3 and generated.dtype.kind in NUMBERS
+        fits = fits and generated.shape[1] > 0 and generated.shape[2] == n_features
+        fits = fits and (centres is None or len(centres) == len(generated))
     return fits
+
+
+def _is_alike(view: Mapping[str, Array], run: RunData) -> bool:
+    """Whether a view has the arrays of the last one, for as many samples."""
+    if view.keys() != run.last_view.keys():
+        return False
+    return view["z"].shape[:1] == (run.last_view["z"] if run.x is None else run.x).shape[:1]
+
+
+def _is_table(array: Array, n_columns: int) -> bool:
+    """Whether an array holds at least one row of so many numbers."""
+    return array.ndim == 2 and len(array) > 0 and array.shape[1] == n_columns and array.dtype.kind in NUMBERS
 
 
 # -- several --------------------------------------------------------------------------------------------------------

@@ -166,7 +166,9 @@ def _first_bad(lines: list[str], start: int, width: int) -> str | None:
 def _below_names(lines: Iterator[str]) -> Iterator[str]:
     first = list(islice(lines, 2))
     if first and (_is_names(first[0]) or (len(first) > 1 and _is_count(first[0]))):
-        del first[0]
+        n_names, width = len(next(csv.reader([first.pop(0)]))), len(first[0].split(",")) if first else None
+        if width not in (None, n_names):
+            raise ValueError(f"there are {n_names} names above rows of {width} values")
     return chain(first, lines)
 
 

@@ -31,8 +31,11 @@ class LabelledCurl(Curl):
     learner: LearnerConfig = field(default_factory=lambda: LearnerConfig(growth=None))
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.learner.growth is not None:
-            raise ConfigError("With labels a component is opened for each class. Leave out the rule of growth.")
+            raise ConfigError("With labels a component is opened for each class. Choose no rule of growth.")
+        if self.learner.max_components is not None:
+            raise ConfigError("With labels each class has a component of its own. Leave out max_components.")
 
     def start(self, shape: tuple[int, ...], rng: Rng, device: torch.device) -> System:
         """A model that knows no class yet."""
@@ -49,7 +52,7 @@ class LabelledLearner(Learner):
     def observe(self, batch: Any) -> list[Event]:
         """Open components for new classes, then climb Eq. 4."""
         x, labels = cast(LabelledBatch, batch)
-        x = sent(x, self.model.device)
+        x, labels = sent(x, self.model.device), labels.cpu()
         events: list[Event] = [*self.memory.begin(self.t)]
         new = [label for label in labels.unique().tolist() if label not in self.component_of]
         if new and self.t > 0:
@@ -57,13 +60,9 @@ class LabelledLearner(Learner):
         for label in new:
             events += self.open(label, x[(labels == label).to(x.device)])
         y = labels.clone().apply_(self.component_of.__getitem__)
-        ascent = self.engine.bound_given(x, y)
-        events += self.memory.look(ascent.terms, self.t)
-        self.engine.climb(ascent)
-        self.memory.take(x, ascent.terms)
-        self.batch_size = max(self.batch_size, len(x))
+        events += self.step(x, self.engine.bound_given(x, y))
         self.rehearsal_due = self.memory.ready
-        return [*events, self.step_taken(ascent.terms)]
+        return events
 
     def open(self, label: int, x: Tensor) -> list[Event]:
         """Give `label` a component: the first that is free, or a copy of the closest."""

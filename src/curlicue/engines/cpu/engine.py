@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Container
 from typing import cast
 
-import torch
 from torch import Generator, Tensor
 
 from curlicue.engines.cpu.adam import Adam, Moments
 from curlicue.engines.cpu.bound import CpuAscent, bound, bound_given
-from curlicue.engines.cpu.likelihood import LIKELIHOODS
 from curlicue.engines.protocol import Ascent, Climbing, check_current, restore_model
 from curlicue.model.mixture import MixtureVAE
-from curlicue.model.networks import Mlp
 from curlicue.records.state import Fields, State
 
 
@@ -23,16 +20,6 @@ class CpuEngine:
     def __init__(self, model: MixtureVAE, climbing: Climbing, rng: Generator) -> None:
         self.model, self.climbing, self.rng = model, climbing, rng
         self.optimiser = Adam(climbing.learning_rate)
-
-    @staticmethod
-    def can_climb(model: MixtureVAE, climbing: Climbing) -> bool:
-        """Whether the gradient of this very model is written out.
-
-        Where h is zero, the gradient that the heads have of h is left out, which is right only behind a ReLU.
-        """
-        ours = type(model) is MixtureVAE and type(model.p_x) in LIKELIHOODS
-        networks = type(model.encoder) is type(model.decoder) is Mlp and model.encoder.relu_last
-        return ours and networks and climbing.z_samples == 1 and _fits_the_loops(model)
 
     def bound(self, x: Tensor) -> CpuAscent:
         """L(x)."""
@@ -67,9 +54,3 @@ class CpuEngine:
         found, parameters = fields.state("optimiser"), dict(self.model.named_parameters())
         self.optimiser.moments = {n: Moments.restored(found.state(n), p) for n, p in parameters.items() if n in found}
         found.end()
-
-
-def _fits_the_loops(model: MixtureVAE) -> bool:
-    """Whether all parameters are on the CPU and of one type that the loops are compiled for."""
-    kinds = {(parameter.device.type, parameter.dtype) for parameter in model.parameters()}
-    return len(kinds) == 1 and kinds <= {("cpu", torch.float32), ("cpu", torch.float64)}

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from curlicue.model.likelihood import Bernoulli, GaussianNoise
 
-Likelihood = Bernoulli | GaussianNoise
+P_x = Bernoulli | GaussianNoise
 LIKELIHOODS = (Bernoulli, GaussianNoise)
 
 
-def log_p_backward(p_x: Likelihood, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def log_p_backward(p_x: P_x, g: Tensor, x: Tensor, out: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The gradients of `out` [N, D] and of the likelihood's parameters, given that of log p(x|z) g [N]; x [N, D]."""
     match p_x:
         case Bernoulli():
