@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 import curlicue
 from changed import changed
 from curlicue.cli import console, main, train
+from curlicue.cli.model import LEARNING
 from curlicue.cli.options import given, options
 from curlicue.cli.train import configure
 from curlicue.config.codec import from_json, to_json
@@ -92,8 +93,9 @@ def test_help_names_every_option_and_no_other(command, subcommand):
     answer = command(subcommand, "--help")
     assert (answer.code, answer.err) == (0, "")
     named = set(re.findall(r"^[│ ] +(?:-\w \w+, )?--([a-zA-Z][a-z-]*)", answer.out, re.MULTILINE))
-    foreign = {name for name in options(RunConfig) if name not in TRAIN} if subcommand == "train" else set()
-    assert named == {name.replace("_", "-") for name in OPTIONS[subcommand] | foreign}  # of systems of other tests
+    settings = {"train": options(RunConfig), "fit": LEARNING}.get(subcommand, {})
+    foreign = settings.keys() - {*TRAIN}  # of kinds that are not named here
+    assert named == {name.replace("_", "-") for name in OPTIONS[subcommand] | foreign}
     assert "None" not in answer.out
 
 
@@ -102,8 +104,8 @@ def test_help_names_every_option_and_no_other(command, subcommand):
     [
         "standard deviations below the mean at which a sample is poorly explained (measured; default: 2.0)",
         "nats; a real sample whose bound is lower joins D_new (threshold; default: -200.0)",
-        "(default: 20 with --growth measured, 100 with --growth threshold)",
-        "--memory {snapshot,none} what is rehearsed between real batches",
+        "default: 20 with --growth measured, 100 with --growth threshold)",
+        "none} what is rehearsed between real batches",
         "so many classes together (sequential; default: 1)",
         "a set-up of the paper's appendix, or one beside them (default: mnist)",
     ],

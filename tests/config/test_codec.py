@@ -139,9 +139,12 @@ WRONG = [
     ({"scenario": None}, "config.scenario must be given. Got None instead."),
     (
         {"scenario": {"type": "Random"}},
-        "config.scenario must be typed ['Iid', 'Sequential', 'Drift']. Got {'type': 'Random'} instead.",
+        "config.scenario must be of an imported type (Iid, Sequential, Drift). Got {'type': 'Random'} instead.",
     ),
-    ({"scenario": "Iid"}, "config.scenario must be typed ['Iid', 'Sequential', 'Drift']. Got 'Iid' instead."),
+    (
+        {"scenario": "Iid"},
+        "config.scenario must be of an imported type (Iid, Sequential, Drift). Got 'Iid' instead.",
+    ),
 ]
 WRONG_IN_MODEL = [
     ({"n_y": 3, "a": 1}, "config must be made of n_z, encoder, decoder, likelihood, K. Got ['a', 'n_y'] instead."),
@@ -154,7 +157,7 @@ WRONG_IN_MODEL = [
 WRONG_IN_LEARNER = [
     ({"learning_rate": "fast"}, "config.learning_rate must be of type float. Got 'fast' instead."),
     ({"tau": "small"}, "config.tau must be of type float. Got 'small' instead."),
-    ({"growth": {"n_new": 5}}, "config.growth must be typed ['Measured', 'Threshold'"),
+    ({"growth": {"n_new": 5}}, "config.growth must be of an imported type ("),
     ({"memory": {"type": "Snapshot", "snapshots": "often"}}, "config.memory.snapshots must be one of 'T', '0.1T', "),
     ({"memory": {"type": "Snapshot", "snapshots": 0.5}}, "config.memory.snapshots must be of type int. Got 0.5 "),
 ]
@@ -182,4 +185,4 @@ def test_an_alternative_without_what_it_needs_is_told_with_its_place():
 
 
 def test_an_alternative_of_an_odd_type_is_told_with_its_place():
-    assert message_of({"scenario": {"type": ["Iid"]}}).startswith("config.scenario must be typed ")
+    assert message_of({"scenario": {"type": ["Iid"]}}).startswith("config.scenario must be of an imported type (")

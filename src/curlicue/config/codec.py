@@ -57,7 +57,7 @@ def _from_alternatives(hint: Any, value: Any, where: str) -> Any:
     choices = _alternatives(hint)
     if _is_typed(hint):
         known = isinstance(value, dict) and value.get("type") in list(choices)  # a list looks up what has no hash, too
-        _expect(known, where, f"typed {list(choices)}", value)
+        _expect(known, where, f"of an imported type ({', '.join(choices)})", value)
         return _from_object(choices[value["type"]], {k: v for k, v in value.items() if k != "type"}, where)
     plain = [option for option in options if option is not type(None)]
     return from_json(next((option for option in plain if _may_be(option, value)), plain[0]), value, where)
