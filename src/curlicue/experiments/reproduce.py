@@ -77,7 +77,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Places:
-    """Where things are."""
+    """Where data, runs and results are."""
 
     runs: Path  # run directories
     results: Path  # result files

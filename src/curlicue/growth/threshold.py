@@ -54,13 +54,13 @@ class ThresholdRule:
         return self.d_new.due(self.config.passes, self.config.tuned)
 
     def born(self) -> None:
-        """Nothing to remember."""
+        """A birth changes nothing that this rule remembers."""
 
     def refused(self) -> None:
-        """Nothing to remember."""
+        """A refused birth changes nothing that this rule remembers."""
 
     def state(self) -> State:
-        """D_new."""
+        """D_new, which is all that this rule remembers."""
         return {"d_new": self.d_new.state()}
 
     def restore(self, fields: Fields) -> None:

@@ -27,7 +27,7 @@ class Nothing:
         return []
 
     def take(self, x: Tensor, terms: ElboTerms) -> None:
-        """Count."""
+        """Count the real samples that each component explains."""
         self.used += terms.q_y.sum(0, dtype=torch.float64)
 
     def before_birth(self, t: int) -> list[SnapshotTaken]:
@@ -40,7 +40,7 @@ class Nothing:
 
     @property
     def ready(self) -> bool:
-        """Never."""
+        """There is never anything to rehearse."""
         return False
 
     def recall(self, n: int) -> Past:

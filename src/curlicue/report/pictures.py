@@ -44,7 +44,7 @@ class Pictures:
         return self.strip(samples, alt, columns) if self.are_images else self.lines(samples, alt)
 
     def strip(self, samples: Array, alt: str, columns: int) -> str:
-        """As one image."""
+        """The samples side by side, as one image."""
         columns = min(columns, len(samples)) or 1
         kind = "image" if max(self.shape[:2]) >= LARGE else "image small"
         source = self.sprite(samples, columns, gap=1)

@@ -30,7 +30,7 @@ MAYBE = {  # files that a run writes at some time
 
 @dataclass(frozen=True)
 class Life:
-    """Of one component."""
+    """What is known of one component of a run."""
 
     component: int
     born: int  # steps that had been taken
@@ -42,7 +42,7 @@ class Life:
 
 @dataclass(frozen=True)
 class RunData:
-    """Of one run."""
+    """What the directory of a run holds, read and checked."""
 
     path: Path
     config: Json
@@ -59,7 +59,7 @@ class RunData:
 
     @property
     def name(self) -> str:
-        """Of the run directory."""
+        """The name of the run directory."""
         return self.path.resolve().name
 
     @property
@@ -80,7 +80,7 @@ class RunData:
 
     @cached_property
     def births(self) -> list[Json]:
-        """In their order."""
+        """The births of the run, in their order."""
         return [line for line in self.events if line["event"] == "ComponentBorn"]
 
     @cached_property
@@ -104,17 +104,17 @@ class RunData:
 
     @cached_property
     def K(self) -> int:
-        """Components so far."""
+        """The number of components so far."""
         return max([self.first_K, *(int(line["component"]) + 1 for line in self.births)])
 
     @cached_property
     def scores(self) -> Json:
-        """The final ones, or the latest."""
+        """The final scores of the run, or the latest ones if it has not finished."""
         return self.result or (self.metrics[-1] if self.metrics else {})
 
     @cached_property
     def classes(self) -> list[str]:
-        """Their names; none without labels."""
+        """The names of the classes; none if the data have no labels."""
         named = self.data.get("classes") or (self.result or {}).get("classes") or []
         if not named and self.labels is not None and self.labels.size:
             named = range(int(self.labels.max()) + 1)
@@ -132,7 +132,7 @@ class RunData:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Of a sample."""
+        """The shape of one sample."""
         known = self.data.get("shape")
         return tuple(known) if known else (() if self.x is None else self.x.shape[1:])
 
@@ -186,12 +186,12 @@ class RunData:
 
     @property
     def last_view(self) -> Mapping[str, Array]:
-        """The newest."""
+        """The newest view of the system."""
         return self.views[max(self.views)]
 
     @cached_property
     def lives(self) -> list[Life]:
-        """Of all components, by age."""
+        """The life of each component, by age."""
         born = {line["component"]: line for line in self.births}
         return [self._life(k, born.get(k)) for k in range(self.K)]
 

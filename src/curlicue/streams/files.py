@@ -327,7 +327,7 @@ class _Growing:
         self._header()
 
     def extend(self, values: Array) -> None:
-        """More rows."""
+        """Append rows to the file."""
         self.file.write(np.ascontiguousarray(values, dtype=self.dtype).data)
         self.n += len(values)
 

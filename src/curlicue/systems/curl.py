@@ -71,7 +71,7 @@ class CurlSystem:
         return self.model.K
 
     def learn(self, stream: Iterable[Any]) -> Iterator[list[Event]]:
-        """Algorithm 1."""
+        """Learn each batch of the stream, as Algorithm 1 says."""
         return self.learner.learn(stream)
 
     def probabilities(self, x: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class CurlSystem:
         return {"counts": self.learner.memory.counts().tolist()}
 
     def state(self) -> State:
-        """The learner's."""
+        """The state of the learner."""
         return self.learner.state()
 
     def restore(self, fields: Fields) -> None:
