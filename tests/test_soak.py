@@ -31,8 +31,8 @@ KILLS = 3 if N <= 2000 else 20
 
 # Measured once each, seed 0, with 800, 2,000 and 10,000 batches: as many components as clusters; accuracy 0.996, 1, 1;
 # time of a batch 1.3, 1.1 and 0.9 of what it was (two clusters at once cost more than one); memory 1.001 or less.
-# Since zeros are skipped, whose rounding sends the run another way, 10,000 batches end with 64 components: where clusters
-# return together, the measured rule finds something new without end, and the law of the number of components fails.
+# Since zeros are skipped, whose rounding sends the run another way, 10,000 batches end with 64 components: where
+# clusters return together, the measured rule gives birth without end, and the law of their number fails.
 # The stream is an easy one: in parts of 100 or 150 batches clusters were missed and accuracy was 0.8 (early 0.5 or 1).
 MOST = 3 * C  # components
 EARLY, ALL = 0.9, 0.9  # cluster accuracy
