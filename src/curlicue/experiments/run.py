@@ -72,9 +72,7 @@ class Kept:
     def restore(self, fields: Fields) -> None:
         """Go on from `state`."""
         stream = fields.tensor("stream", tuple(self.stream.get_state().shape), torch.uint8)
-        self.system.restore(inner := fields.state("system"))
-        inner.end()
-        fields.end()
+        self.system.restore(fields.state("system"))
         self.stream.set_state(stream)
 
 
