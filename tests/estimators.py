@@ -16,7 +16,9 @@ D = 5  # features
 
 
 def small(**settings: Any) -> CURL:
-    return CURL(**{"n_z": 2, "encoder": (16,), "decoder": (16,), "random_state": 0} | settings)
+    """A small network; its growth and memory are such that they bring nothing about in few rows."""
+    quiet = {"growth": "measured", "memory": "snapshot"}
+    return CURL(**{"n_z": 2, "encoder": (16,), "decoder": (16,), "random_state": 0} | quiet | settings)
 
 
 def eager(n_new: int = 1, **settings: Any) -> CURL:

@@ -197,11 +197,3 @@ def test_the_autograd_engine_moves_all_weights_and_moments_and_the_cpu_engine_le
 def test_a_step_waits_for_the_device_three_times_at_most(module):
     counted = module("traffic").synchronisations()
     assert 1 <= counted["rehearsed"] <= counted["real"] <= 3
-
-
-def test_the_table_of_the_defaults_can_be_made(module, monkeypatch, capsys):
-    defaults = module("defaults")
-    monkeypatch.setattr(defaults, "BLOBS", {})
-    defaults.main(seeds=(0,), batches=1)
-    assert "wine" in capsys.readouterr().out
-    assert defaults.learnt("wine", in_turn=False, batches=1, seed=0) == "1, 40 %"

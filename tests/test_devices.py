@@ -366,7 +366,7 @@ def test_on_one_device_a_resumed_learner_goes_on_bit_for_bit(device):
 
 def make_curl(device: str = "cpu", **settings: Any) -> cq.CURL:
     how = {"likelihood": "bernoulli", "n_z": 2, "encoder": (12,), "decoder": (10,), "batch_size": B}
-    how |= {"learning_rate": 1e-2, "growth": THRESHOLD, "random_state": 0, "device": device}
+    how |= {"learning_rate": 1e-2, "growth": THRESHOLD, "memory": "snapshot", "random_state": 0, "device": device}
     return cq.CURL(**how | settings)
 
 

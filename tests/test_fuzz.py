@@ -295,7 +295,7 @@ def test_the_models_that_calls_are_tried_on_are_of_every_age(kind):
         {"decoder": [np.int32(16)]},
         {"growth": Measured(n_new=np.int64(5), deviations=np.float32(2.5))},
         {"max_components": np.int8(3)},
-        {"memory": Snapshot(snapshots=np.int64(3))},
+        {"growth": "measured", "memory": Snapshot(snapshots=np.int64(3))},
         {"learning_rate": np.float32(0.01)},
         {"growth": Threshold(c_new=np.float32(-5))},
         {"batch_size": np.int64(7)},

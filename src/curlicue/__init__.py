@@ -17,10 +17,14 @@ from curlicue.config.scenario import Drift, Iid, Sequential
 from curlicue.errors import CurlicueError
 from curlicue.estimator import CURL
 from curlicue.experiments.settings import RunConfig
+from curlicue.growth.change import Change
 from curlicue.growth.measured import Measured
+from curlicue.growth.split import Split
+from curlicue.growth.structure import Structure
 from curlicue.growth.threshold import Threshold
 from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken, StepTaken
 from curlicue.learn.learner import Learner, LearnerConfig
+from curlicue.memory.reservoir import Reservoir
 from curlicue.memory.snapshot import Snapshot
 from curlicue.model.elbo import elbo, elbo_given
 from curlicue.model.inference import components, embed, posterior
@@ -35,6 +39,7 @@ from curlicue.version import __version__
 __all__ = [
     "CURL",
     "BirthRefused",
+    "Change",
     "ComponentBorn",
     "Curl",
     "CurlicueError",
@@ -47,6 +52,7 @@ __all__ = [
     "Measured",
     "MixtureVAE",
     "ModelConfig",
+    "Reservoir",
     "Rng",
     "RunConfig",
     "Schedule",
@@ -54,7 +60,9 @@ __all__ = [
     "Snapshot",
     "SnapshotTaken",
     "Source",
+    "Split",
     "StepTaken",
+    "Structure",
     "Threshold",
     "__version__",
     "components",

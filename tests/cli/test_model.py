@@ -36,8 +36,10 @@ from curlicue.streams.files import parts
 from elsewhere import ELSEWHERE
 
 EAGER = ("--growth", "threshold", "--c-new", "1e6", "--n-new", 1)
+QUIET = ("--growth", "measured", "--memory", "snapshot")  # few rows bring nothing about, and a model settles at once
 TINY = ("--n-z", "2", "--encoder", "8", "--decoder", "8", "--batch-size", "10", "--threads", "1")
 SETTINGS: dict[str, Any] = {"n_z": 2, "encoder": (8,), "decoder": (8,), "batch_size": 10, "random_state": 0}
+SETTINGS |= {"growth": "measured", "memory": "snapshot"}
 D = 4
 rows = partial(estimators.rows, width=D)
 
@@ -58,7 +60,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that has three components."""
     path = tmp_path_factory.mktemp("taught") / "model"
-    CURL(**SETTINGS, growth=Threshold(c_new=1e6, n_new=1), max_components=3).partial_fit(rows(2500)).save(path)
+    CURL(**SETTINGS | {"growth": Threshold(c_new=1e6, n_new=1)}, max_components=3).partial_fit(rows(2500)).save(path)
     assert CURL.load(path).n_components_ == 3
     return path
 
@@ -79,7 +81,7 @@ def test_the_rows_of_the_files_teach_as_partial_fit_does_in_their_order(command)
     a, b = rows(130), rows(70, centre=1.0, seed=1)
     np.save("a.npy", a)
     np.savetxt("b.csv", b, delimiter=",", fmt="%.17g")
-    answer = command("fit", "a.npy", "b.csv", "--out", "model", *TINY)
+    answer = command("fit", "a.npy", "b.csv", "--out", "model", *QUIET, *TINY)
     assert (answer.code, answer.err) == (0, "")
     assert answer.out == (
         "Likelihood: gaussian, for the values are float64; --likelihood sets another\n"
@@ -221,8 +223,14 @@ def helps(out: str) -> dict[str, str]:
 
 
 DEFAULTS = {"--n-z": "16", "--encoder": "256 128", "--decoder": "256", "--max-components": "100", "--device": "cpu"}
-DEFAULTS |= {"--learning-rate": "0.001", "--batch-size": "100", "--seed": "0", "--growth": "measured", "--n-new": "100"}
-DEFAULTS |= {"--deviations": "2.0", "--c-new": "-200.0", "--memory": "snapshot", "--snapshots": "change"}
+DEFAULTS |= {
+    "--learning-rate": "0.001",
+    "--batch-size": "100",
+    "--seed": "0",
+    "--growth": "structure",
+    "--n-new": "100",
+}
+DEFAULTS |= {"--deviations": "2.0", "--c-new": "-200.0", "--memory": "reservoir", "--snapshots": "change"}
 DEFAULTS |= {"--labelled": "--labelled", "--likelihood": "bernoulli for images and other uint8 or bool, else gaussian"}
 DEFAULTS |= {"--wait": "20 with --growth measured, 100 with --growth threshold"}
 
@@ -258,8 +266,8 @@ def test_columns_far_from_standardised_are_told(command):
 def test_going_on_with_update_is_the_same_as_all_at_once(command):
     np.save("a.npy", rows(200))
     np.save("b.npy", rows(130, centre=1.0))
-    command("fit", "a.npy", "b.npy", "--out", "whole", *TINY)
-    command("fit", "a.npy", "--out", "model", *TINY)
+    command("fit", "a.npy", "b.npy", "--out", "whole", *QUIET, *TINY)
+    command("fit", "a.npy", "--out", "model", *QUIET, *TINY)
     before = saved("model")
     answer = command("fit", "b.npy", "--out", "model", "--update", "--threads", 1)
     assert (answer.code, answer.out, answer.err) == (0, "130 rows, 1 component, saved in model\n", "")
@@ -284,8 +292,8 @@ def test_rows_that_are_skipped_are_those_that_were_learnt(command, skip):
     np.save("a.npy", a)
     np.save("b.npy", b)
     np.save("before.npy", np.concatenate([a, b])[:skip])
-    command("fit", "a.npy", "b.npy", "--out", "whole", *TINY)
-    command("fit", "before.npy", "--out", "model", *TINY)
+    command("fit", "a.npy", "b.npy", "--out", "whole", *QUIET, *TINY)
+    command("fit", "before.npy", "--out", "model", *QUIET, *TINY)
     assert command("fit", "a.npy", "b.npy", "--out", "model", "--update", "--skip", skip, "--threads", 1).code == 0
     assert saved("model") == saved("whole")
 
@@ -293,7 +301,7 @@ def test_rows_that_are_skipped_are_those_that_were_learnt(command, skip):
 def test_a_skip_may_end_anywhere(command):
     x = rows(530)
     np.save("a.npy", x)
-    command("fit", "a.npy", "--out", "skipped", "--skip", 217, *TINY)
+    command("fit", "a.npy", "--out", "skipped", "--skip", 217, *QUIET, *TINY)
     torch.set_flush_denormal(True)
     expected = CURL(**SETTINGS).partial_fit(x[217:400]).partial_fit(x[400:])  # the rest of its piece first
     assert saved("skipped") == estimators.learnt(expected)
@@ -326,11 +334,11 @@ REFUSED = [
         "--skip 30 passes over all rows there are. Nothing was learnt; choose a smaller number.",
     ),
     (
-        "a.npy --out model --snapshots 0 --likelihood gaussian",
+        "a.npy --out model --memory snapshot --snapshots 0 --growth measured --likelihood gaussian",
         "The 'snapshots' setting must be an int in the range [1, inf), 'dynamic' or 'change'. Got 0 instead.",
     ),
     (
-        "a.npy --out model --snapshots T --likelihood gaussian",
+        "a.npy --out model --memory snapshot --snapshots T --growth measured --likelihood gaussian",
         "Snapshots of a period (T) are for runs. Give a number of steps instead.",
     ),
     (

@@ -647,8 +647,8 @@ def test_the_demo_is_the_digits(command, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "report", lambda runs: None)
     assert command("demo").code == command("demo", "--out", "here").code == 0
     assert [(given(settings), out) for settings, out in seen] == [
-        ({"preset": "digits"}, Path("runs/demo")),
-        ({"preset": "digits"}, Path("here")),
+        ({"preset": "digits-free"}, Path("runs/demo")),
+        ({"preset": "digits-free"}, Path("here")),
     ]
 
 

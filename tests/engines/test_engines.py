@@ -172,6 +172,19 @@ def test_an_engine_may_grow_before_its_first_step_and_then_trains_the_newborn(ma
 
 
 @every_engine
+def test_an_emphasis_weighs_what_q_y_pays_and_nothing_else(make_model, make_batch, name):
+    model, x = make_model(K), make_batch(B)
+    once, thrice = (gradients(model, make_engine(name, model).bound_given(x, Y, e)) for e in (1.0, 3.0))
+    kl_y = elbo_given(model, x, Y, named_generator(0, "z")).kl_y.mean()  # no draw of z is in it
+    named = dict(model.named_parameters())
+    found = torch.autograd.grad(kl_y, [*named.values()], allow_unused=True)
+    assert any(g is not None and g.any() for g in found)
+    for (parameter, p), g in zip(named.items(), found, strict=True):
+        more = torch.zeros_like(p) if g is None else 2 * g
+        torch.testing.assert_close(thrice[parameter], once[parameter] + more, rtol=1e-4, atol=1e-6)
+
+
+@every_engine
 def test_growing_while_the_last_ascent_is_alive_leaves_no_gradient_short(make_model, make_batch, name):
     engine, x = make_engine(name, make_model(2)), make_batch()
     old = [engine.bound(x), engine.bound(x)]

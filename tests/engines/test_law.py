@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from climbing import BOUNDS, ENGINES, B, K, assert_engines_agree
+from climbing import BOUNDS, EMPHASISED, ENGINES, B, K, assert_engines_agree
 from curlicue.config.model import Likelihood, ModelConfig
 from curlicue.growth.threshold import Threshold
 from curlicue.learn import learner as learning
@@ -27,7 +27,7 @@ C_NEW = {Likelihood.BERNOULLI: -12.0, Likelihood.GAUSSIAN: -25.0}  # nats
 MARGINS = {"nats": 1e-3, "share of D_new": 0.05}  # from every decision: rounding cannot take it otherwise
 
 
-@pytest.mark.parametrize("kind", BOUNDS)
+@pytest.mark.parametrize("kind", [*BOUNDS, EMPHASISED])
 @both_likelihoods
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.usefixtures("either_layer")

@@ -29,7 +29,7 @@ def curl(kept: bytes) -> CURL:
 OWN = """
 from dataclasses import dataclass
 
-from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
+from curlicue.growth.protocol import Birth, Growth, GrowthConfig, Tuned
 from curlicue.memory.nothing import Nothing
 from curlicue.memory.protocol import MemoryConfig, Past
 
@@ -38,16 +38,16 @@ from curlicue.memory.protocol import MemoryConfig, Past
 class Clockwork(GrowthConfig):
     every: int = 5
 
-    def start(self, model):
+    def start(self, model, examples):
         return ClockworkRule(self.every)
 
 
 class Careless(GrowthConfig):
-    def start(self, model):
+    def start(self, model, examples):
         return ClockworkRule(1)
 
 
-class ClockworkRule:
+class ClockworkRule(Growth):
     def __init__(self, every):
         self.every, self.seen, self.latest = every, 0, None
 
@@ -56,13 +56,9 @@ class ClockworkRule:
         return 0
 
     def due(self):
-        return Birth(self.latest, passes=1, tuned=Tuned.HEADS) if self.seen % self.every == 0 else None
-
-    def born(self):
-        pass
-
-    def refused(self):
-        pass
+        d_new, self.latest = self.latest, None
+        ripe = d_new is not None and self.seen % self.every == 0
+        return Birth(d_new, passes=1, tuned=Tuned.HEADS) if ripe else None
 
     def state(self):
         return {"seen": self.seen}

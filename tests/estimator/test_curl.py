@@ -13,8 +13,9 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.datasets import make_blobs
+from sklearn.datasets import load_iris, load_wine, make_blobs
 from sklearn.exceptions import NotFittedError
+from sklearn.metrics import adjusted_rand_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -24,17 +25,18 @@ from curlicue.errors import ConfigError, RunError
 from curlicue.estimator import CURL
 from curlicue.learn.events import BirthRefused, ComponentBorn, SnapshotTaken
 from curlicue.memory.snapshot import Snapshot
-from estimators import D, eager, rows, small, whole
+from estimators import D, eager, refused, rows, small, whole
 
 GOOD = rows(10)
 X32 = rows(40).astype(np.float32)
 
+FOUND = {"growth": "structure", "memory": "reservoir"}
 EXPECTED_FAILURES = {
-    "check_clustering": "it grows when a stream shows something new; 50 shuffled rows are nothing new to one component"
+    "check_clustering": "of 50 rows in two dimensions nobody can tell whether a valley between them is chance"
 }
 
 
-@parametrize_with_checks([small(epochs=1)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
+@parametrize_with_checks([small(epochs=1, **FOUND)], expected_failed_checks=lambda _: EXPECTED_FAILURES)
 def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
@@ -56,13 +58,30 @@ def test_fit_begins_anew_and_partial_fit_goes_on():
 
 
 def test_a_batch_of_any_size_is_cut_into_mini_batches():
-    X = rows(95)
+    X = rows(105)
     at_once = small(batch_size=30).partial_fit(X)
     in_parts = small(batch_size=30)
     for part in np.split(X, [30, 60, 90]):
         in_parts.partial_fit(part)
     assert whole(at_once) == whole(in_parts)
     assert at_once._core.learner.t == 4
+
+
+def test_rows_that_are_too_few_for_half_a_mini_batch_wait_for_more(tmp_path):
+    X = rows(40)
+    one_by_one, at_once = small(batch_size=20), small(batch_size=20)
+    for x in X:
+        one_by_one.partial_fit(x[None])
+    for part in np.split(X, 4):
+        at_once.partial_fit(part)
+    assert one_by_one._core.learner.t == at_once._core.learner.t == 4
+    assert whole(one_by_one) == whole(at_once)
+    waiting = small(batch_size=20).partial_fit(X[:9])
+    waiting.save(tmp_path)
+    for curl in (waiting, CURL.load(tmp_path)):
+        assert curl._core.learner.t == 0
+        assert curl.partial_fit(X[9:10])._core.learner.t == 1
+    assert small(batch_size=20).partial_fit(X[:9]).settle()._core.learner.t == 1
 
 
 def test_once_replay_has_begun_each_mini_batch_is_followed_by_a_rehearsal():
@@ -179,9 +198,14 @@ def test_the_defaults_find_each_kind_that_comes_and_tell_all_apart_in_the_end():
     assert all(np.mean(curl.predict(X) == kind) > 0.9 for kind, X in enumerate(shown))
 
 
-def test_with_the_defaults_what_never_changes_brings_no_birth():
-    X = np.concatenate(kinds(4, dimensions=10, batches=100))
-    assert CURL(random_state=0).partial_fit(np.random.default_rng(0).permutation(X)).n_components_ == 1
+def test_with_the_defaults_kinds_that_come_together_are_told_apart_and_one_kind_is_left_whole():
+    shown = kinds(4, dimensions=10, batches=100)
+    curl = CURL(random_state=0).partial_fit(np.random.default_rng(0).permutation(np.concatenate(shown)))
+    found = [np.bincount(curl.predict(X), minlength=4) / len(X) for X in shown]
+    assert np.shape(found) == (4, 4)
+    assert sorted(np.argmax(found, 1)) == [0, 1, 2, 3]
+    assert np.min(np.max(found, 1)) > 0.95
+    assert CURL(random_state=0).partial_fit(shown[0]).n_components_ == 1
 
 
 @pytest.mark.parametrize(
@@ -340,3 +364,52 @@ def test_regimes_that_return_are_known_and_all_are_remembered():
     assert curl.n_components_ == 3
     for component, centre in enumerate(centres.values()):
         assert np.mean(curl.predict(centre + rng.normal(size=(300, 6))) == component) > 0.6
+
+
+# -- what is there -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("load", "least"), [(load_iris, 0.5), (load_wine, 0.7)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_clusters_are_found_in_data_at_rest(load, least, seed):
+    X, kinds = load(return_X_y=True)
+    found = CURL(random_state=seed).fit_predict(StandardScaler().fit_transform(X))
+    assert adjusted_rand_score(kinds, found) > least
+
+
+@pytest.mark.parametrize("X", [rows(1500), np.random.default_rng(0).standard_t(3, (1500, 5)), np.ones((200, 3))])
+def test_one_thing_at_rest_stays_one(X):
+    assert CURL(random_state=0).fit(X).n_components_ == 1
+
+
+@pytest.mark.parametrize("K", [1, 2, 3, 5])
+def test_as_many_components_as_are_known_to_be_there_are_found_at_rest(K):
+    X = StandardScaler().fit_transform(load_wine(return_X_y=True)[0])
+    curl = CURL(n_components=K, random_state=0)
+    assert len(set(curl.fit_predict(X))) == curl.n_components_ == K
+
+
+def test_no_stream_brings_more_components_than_are_known_to_be_there():
+    regimes = [rows(500, centre) for centre in (0, 8, -8)]
+    curl = CURL(n_components=2, random_state=0).fit_stream(regimes)
+    assert curl.n_components_ == 2
+
+
+@pytest.mark.parametrize("n", [2000, 200])
+def test_regimes_are_told_apart_however_short_and_recognised_when_they_return(n):
+    regimes = [rows(n, centre, seed=k) for k, centre in enumerate((0, 8, -8, 16))]
+    curl = CURL(random_state=0)
+    for X in 2 * regimes:
+        curl.partial_fit(X)
+    assert curl.n_components_ == 4
+    assert all((curl.predict(X) == k).mean() > 0.97 for k, X in enumerate(regimes))
+
+
+def test_the_size_of_the_memory_is_stated_and_bounded():
+    curl = CURL(memory_size=100, random_state=0).partial_fit(rows(50))
+    half = curl.memory_bytes_
+    assert half == 50 * (2 * 5 + 24)  # float16, and what belongs to a row
+    assert curl.partial_fit(rows(2000)).memory_bytes_ == 2 * half
+    assert small().partial_fit(rows(60)).memory_bytes_ == 0
+    assert "memory_size" in refused(lambda: small(memory_size=10).partial_fit(rows(60)))
+    assert "memory 'reservoir'" in refused(lambda: small(growth="structure").partial_fit(rows(60)))

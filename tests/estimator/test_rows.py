@@ -69,7 +69,7 @@ def test_truth_values_are_zeros_and_ones():
 
 
 def test_a_list_of_images_is_an_array_of_images():
-    images = rows(40).reshape(40, 5, 1)
+    images = rows(60).reshape(60, 5, 1)
     expected = whole(small().partial_fit(images))
     assert whole(small().partial_fit(list(images))) == expected
     assert whole(small().fit_stream([list(images)])) == expected

@@ -13,7 +13,9 @@ from sklearn.exceptions import NotFittedError
 from curlicue.errors import ConfigError
 from curlicue.estimator import CURL
 from curlicue.growth.measured import Measured
+from curlicue.growth.structure import Structure
 from curlicue.growth.threshold import Threshold
+from curlicue.memory.reservoir import Reservoir
 from curlicue.memory.snapshot import Snapshot
 from elsewhere import ELSEWHERE
 from estimators import eager, refused, rows, small, whole
@@ -115,7 +117,12 @@ def test_a_bad_setting_is_refused_by_save_which_writes_nothing(curl, tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "settings"),
-    [("growth", Measured()), ("growth", Threshold()), ("memory", Snapshot())],
+    [
+        ("growth", Measured()),
+        ("growth", Threshold()),
+        ("memory", Snapshot()),
+        ("memory", Reservoir()),
+    ],
     ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 def test_a_name_stands_for_the_defaults_of_its_settings(name, settings):
@@ -123,9 +130,9 @@ def test_a_name_stands_for_the_defaults_of_its_settings(name, settings):
     assert whole(small(**{name: by_name}).partial_fit(X32)) == whole(small(**{name: by_settings}).partial_fit(X32))
 
 
-def test_the_defaults_measure_what_is_normal_and_rehearse_from_snapshots():
+def test_the_defaults_find_structure_and_keep_rows():
     config = CURL(random_state=0).partial_fit(GOOD)._core.learner.config
-    assert (config.growth, config.memory, config.max_components) == (Measured(), Snapshot(), 100)
+    assert (config.growth, config.memory, config.max_components) == (Structure(), Reservoir(), 100)
 
 
 def test_without_growth_no_component_is_born():

@@ -98,7 +98,9 @@ def test_the_main_runs_rehearse_without_labels_and_the_supervised_one_with_them(
 def test_what_mimics_the_released_code_is_one_preset():
     released = learner("mnist-released")
     assert (released.growth.tuned, released.memory.counts, released.max_components) == (Tuned.HEADS, Counts.SEEN, 30)
-    others = [learner(name) for name in PRESETS if name not in ("mnist-released", "digits")]
+    others = [
+        learner(name) for name in PRESETS if name not in ("mnist-released", "mnist-free", "digits", "digits-free")
+    ]
     assert all(each.growth is None or each.growth.tuned is Tuned.ALL for each in others)
     assert all(each.memory is None or each.memory.counts is Counts.GENERATED for each in others)
 

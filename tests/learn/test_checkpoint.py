@@ -16,8 +16,10 @@ from torch import Tensor, nn
 from curlicue.config.kinds import option
 from curlicue.config.model import Likelihood, ModelConfig
 from curlicue.errors import RunError
+from curlicue.growth.change import Change
 from curlicue.growth.measured import Measured
 from curlicue.growth.protocol import GrowthConfig
+from curlicue.growth.split import Split
 from curlicue.growth.threshold import Threshold
 from curlicue.learn.checkpoint import FORMAT, Checkpoint, load_checkpoint, save_checkpoint, to_bytes
 from curlicue.learn.events import ComponentBorn, SnapshotTaken
@@ -131,6 +133,10 @@ def test_a_loaded_learner_goes_on_as_the_saved_one_would_have(tmp_path, kind, co
 QUICK = {  # so that much happens in few steps; a kind that is not named here is as its defaults say
     "threshold": [vars(THRESHOLD)],
     "measured": [vars(MEASURED)],
+    "change": [{"window": 50, "held": 50}],
+    "split": [{"first_look": 100}],
+    "structure": [{"change": Change(window=50, held=50), "split": Split(first_look=100)}],
+    "reservoir": [{"size": 60}],
     "snapshot": [{"snapshots": s, "labelled": y} for s in (7, "dynamic", "change") for y in (True, False)],
 }
 
@@ -143,7 +149,12 @@ def every(family: type[GrowthConfig] | type[MemoryConfig]) -> list[Any]:
 
 in_every_combination = pytest.mark.parametrize(
     "config",
-    [LearnerConfig(growth=g, memory=m, max_components=5) for g in every(GrowthConfig) for m in every(MemoryConfig)],
+    [
+        LearnerConfig(growth=g, memory=m, max_components=5)
+        for g in every(GrowthConfig)
+        for m in every(MemoryConfig)
+        if not (g and g.needs_rows) or (m and m.keeps_rows)
+    ],
     ids=lambda config: f"{option(type(config.growth))}-{option(type(config.memory))}",
 )
 

@@ -72,9 +72,9 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def bound_given(self, x: Tensor, y: Tensor) -> Ascent:
+    def bound_given(self, x: Tensor, y: Tensor, *others: object) -> Ascent:
         self.given.append((x, y))
-        return self.engine.bound_given(x, y)
+        return self.engine.bound_given(x, y, *others)
 
     def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
         self.climbed.append((ascent, only))

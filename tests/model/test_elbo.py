@@ -184,6 +184,19 @@ def test_the_constrained_bound_is_that_of_the_given_component(make_model, make_b
     assert_same(gradient(model, terms.bound), gradient(model, torch.stack(expected)))
 
 
+def test_the_encoder_may_be_shown_other_rows_than_those_that_are_decoded(make_model, make_batch):
+    model, x, y = make_model(4), make_batch(6), torch.tensor([3, 0, 0, 2, 3, 0])
+    shown = elbo_given(model, x, y, latent_rng(), seen=x.flip(0))
+    others = elbo_given(model, x.flip(0), y, latent_rng())
+    assert_same(shown.kl_z, others.kl_z)
+    assert_same(shown.q_y, others.q_y)
+    expected, noise = [], draw(x)
+    for b, k in enumerate(y.tolist()):
+        z = reparametrised(q_z(model, x.flip(0)[b], k), noise[b])
+        expected.append(log_p_x(model, x[b], z))
+    assert_same(shown.log_p_x, torch.stack(expected))
+
+
 def test_with_one_component_the_constrained_bound_is_the_plain_one(make_model, make_batch):
     model, x = make_model(K=1), make_batch()
     constrained = elbo_given(model, x, torch.zeros(5, dtype=torch.int64), latent_rng())

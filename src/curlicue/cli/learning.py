@@ -15,11 +15,11 @@ from curlicue.cli.pieces import Piece, check, named
 from curlicue.config.model import Likelihood, Network
 from curlicue.errors import ConfigError, DataError, RunError
 from curlicue.estimator import CURL, Array, Fact
-from curlicue.growth.measured import Measured
 from curlicue.growth.protocol import GrowthConfig
+from curlicue.growth.structure import Structure
 from curlicue.learn.events import BirthRefused, ComponentBorn
 from curlicue.memory.protocol import MemoryConfig
-from curlicue.memory.snapshot import Snapshot
+from curlicue.memory.reservoir import Reservoir
 
 BATCHES = 20  # learnt between two looks at whether to stop
 SAVE_EVERY = 60.0  # seconds
@@ -36,9 +36,9 @@ class Learning:
     n_z: int = 16  # dimensions of the embedding
     encoder: Network = (256, 128)  # hidden widths x → h, or conv: small convolutions for images
     decoder: Network = (256,)  # hidden widths z → x, or conv
-    growth: GrowthConfig | None = field(default_factory=Measured)  # when a component is born
+    growth: GrowthConfig | None = field(default_factory=Structure)  # when a component is born
     max_components: int | None = 100  # at this number none is born any more
-    memory: MemoryConfig | None = field(default_factory=Snapshot)  # what is rehearsed between real batches
+    memory: MemoryConfig | None = field(default_factory=Reservoir)  # what is rehearsed between real batches
     learning_rate: float = 1e-3  # of Adam
     batch_size: int = 100  # rows of a mini-batch
     device: str = "cpu"  # where the model lies: cpu, cuda, cuda:1, mps, or auto for the fastest there is
@@ -115,6 +115,11 @@ class Pupil:
         if isinstance(fact, BirthRefused):
             console.show(f"{piece.where}: no component is born, for there are {fact.K} already")
 
+    def settle(self) -> None:
+        """The last row has come: decide what can be decided."""
+        assert self.curl is not None
+        self.curl.settle()
+
     def save(self) -> None:
         """Save the model if it has learnt anything since the latest save."""
         if self.curl is not None and self.saved_row < self.row:
@@ -154,6 +159,7 @@ def teach(pupil: Pupil, pieces: Iterator[Piece], go_on: str) -> None:
         raise SystemExit(SIGNALLED + stopped[0])
     if pupil.curl is None or not pupil.n:
         raise ConfigError(f"--skip {skip} passes over all rows there are. Nothing was learnt; choose a smaller number.")
+    pupil.settle()
     pupil.save()
     K = pupil.curl.n_components_
     console.show(f"{pupil.n} rows, {K} component{'s' * (K > 1)}, saved in {pupil.out}")

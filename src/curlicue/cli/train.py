@@ -158,7 +158,7 @@ def demo(out: Given[Path] = None) -> None:
         out: the run directory (default: a new one under runs/)
     """
     path = out or _fresh(Path("runs/demo"))
-    train(settings_type()(preset="digits"), out=path)
+    train(settings_type()(preset="digits-free"), out=path)
     try:
         report((path,))
     except MissingExtraError as error:  # the run is whole without

@@ -24,7 +24,7 @@ class GraphAscent:
     """A bound with the graph that autograd recorded."""
 
     terms: ElboTerms
-    loss: Tensor  # −Σ L(x)/B
+    loss: Tensor  # the negative mean of what is climbed
 
 
 class AutogradEngine:
@@ -40,13 +40,14 @@ class AutogradEngine:
         tau, z_samples = self.climbing.tau, self.climbing.z_samples
         return self._ascent(elbo(self.model, x, self.rng, tau=tau, z_samples=z_samples))
 
-    def bound_given(self, x: Tensor, y: Tensor) -> GraphAscent:
+    def bound_given(self, x: Tensor, y: Tensor, emphasis: float = 1.0, seen: Tensor | None = None) -> GraphAscent:
         """L_sup(x, y)."""
-        return self._ascent(elbo_given(self.model, x, y, self.rng, z_samples=self.climbing.z_samples))
+        z_samples = self.climbing.z_samples
+        return self._ascent(elbo_given(self.model, x, y, self.rng, z_samples=z_samples, seen=seen), emphasis)
 
     @staticmethod
-    def _ascent(terms: ElboTerms) -> GraphAscent:
-        return GraphAscent(terms.on_host(), -terms.bound.mean())
+    def _ascent(terms: ElboTerms, emphasis: float = 1.0) -> GraphAscent:
+        return GraphAscent(terms.on_host(), -(terms.bound - (emphasis - 1) * terms.kl_y).mean())
 
     def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
         """Backward, then one step of Adam."""

@@ -29,8 +29,11 @@ class Engine(Protocol):
     def bound(self, x: Tensor) -> Ascent:
         """L(x) of a batch x [B, D], as training sees it."""
 
-    def bound_given(self, x: Tensor, y: Tensor) -> Ascent:
-        """L_sup(x, y) of a batch (Eq. 4), given the component y [B] of each row."""
+    def bound_given(self, x: Tensor, y: Tensor, emphasis: float = 1.0, seen: Tensor | None = None) -> Ascent:
+        """L_sup(x, y) of a batch (Eq. 4), given the component y [B] of each row.
+
+        `emphasis` weighs log q(y|x) in what is climbed; the encoder is shown `seen` [B, D] in place of x, if given.
+        """
 
     def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
         """One step of Adam up the mean bound, on all parameters or `only` some; frozen parameters stay."""

@@ -82,10 +82,29 @@ class Core:
         """What torch writes of the user's own networks."""
         return self.settings.own.described(self.learner.model)
 
-    def learn(self, values: Array) -> list[Fact]:
-        """A mini-batch of rows [n, D] and the rehearsal that is then due; what they brought about."""
+    def learn(self, values: Array, least: int) -> list[Fact]:
+        """A mini-batch of rows [n, D] and the rehearsal that is then due; fewer than `least` rows wait for more."""
+        return self._brought_about(lambda: self.learner.gather(tensor(values, self.likelihood), least))
+
+    def review(self, values: Array, first: bool) -> list[Fact]:
+        """A mini-batch [n, D] of data at rest, for the first time or again."""
+        if self.finds_at_rest:
+            return self._brought_about(lambda: self.learner.review(tensor(values, self.likelihood), first))
+        return self.learn(values, least=1)
+
+    def settle(self) -> list[Fact]:
+        """Nothing more comes for now."""
+        return self._brought_about(self.learner.settle)
+
+    @property
+    def finds_at_rest(self) -> bool:
+        """Whether growth finds what is there in data that never change."""
+        return self.learner.growth is not None and self.learner.growth.at_rest
+
+    def _brought_about(self, act: Callable[[], Iterator[list[Event]]]) -> list[Fact]:
+        """Let the learner act, undisturbed, and keep what it tells."""
         with undisturbed(), self.lock:
-            facts = [*_facts(self.learner.learn([tensor(values, self.likelihood)]))]
+            facts = [*_facts(act())]
             self.events.extend(_without_samples(fact) for fact in facts)
         return facts
 

@@ -45,11 +45,11 @@ BEGINNING = threading.Lock()  # of any model: two threads that find none yet mus
 class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Clusters and embeddings of an unlabelled, shifting stream, without forgetting what it showed before.
 
-    Component ids count births, from 0: none is removed, merged or reused. With the default memory each component is
-    held to what it stood for at the latest snapshot. Settings are read when learning begins, later only `batch_size`
-    and `on_event`. `partial_fit` and predictions may be called from several threads. A lock keeps them apart: learning
-    holds it for one mini-batch at a time, a prediction for all of its rows, so that these come from one and the same
-    model. Ctrl-C in the main thread takes effect between two mini-batches.
+    Component ids count births, from 0: none is removed, merged or reused. With the default memory, which keeps some of
+    the rows that came, each component is held to the rows it stands for. Settings are read when learning begins, later
+    only `batch_size` and `on_event`. `partial_fit` and predictions may be called from several threads. A lock keeps
+    them apart: learning holds it for one mini-batch at a time, a prediction for all of its rows, so that these come
+    from one and the same model. Ctrl-C in the main thread takes effect between two mini-batches.
 
     Parameters
     ----------
@@ -59,13 +59,17 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     encoder, decoder : hidden widths of the networks; or "conv", a small convolutional pair for images [n, height,
         width] or [n, height, width, channels]; or a `torch.nn.Module` that maps rows to rows, which is copied; or a
         function that makes one, given the number of features (encoder), or n_z and the number of features (decoder).
-    growth : when a component is born: "measured" (by what is normal lately), "threshold" (the paper's), settings such
-        as `Measured(n_new=50)` or `Threshold(c_new=-200.0)`, or None: never.
+    growth : when a component is born: "structure" (when the stream changes, and when a component holds several things),
+        "change" or "split" (one of both), "measured" (by what bound is normal lately), "threshold" (the paper's),
+        settings such as `Threshold(c_new=-200.0)`, or None: never.
+    n_components : how many components `fit` finds, where that is known, and no stream will have more; None: as many as
+        there are. Growth that does not look at data at rest, unlike "structure" and "split", may find fewer.
     max_components : at this number none is born any more, and the components there are learn what comes.
-    memory : what is rehearsed: "snapshot" (a copy of the model generates it), settings such as
-        `Snapshot(labelled=False)`, or None: nothing is.
+    memory : what is rehearsed: "reservoir" (rows that came), "snapshot" (a copy of the model generates it, as in the
+        paper), settings such as `Snapshot(labelled=False)`, or None: nothing is.
+    memory_size : rows that the memory keeps at most, if it keeps rows; None: as its settings say, 10,000 by default.
     learning_rate : of Adam.
-    batch_size : rows of a mini-batch.
+    batch_size : rows of a mini-batch. If `partial_fit` is given fewer than half as many, they wait for the next call.
     epochs : how often `fit` goes through X, in random order.
     device : where the model lies: "cpu", "cuda", "cuda:1", "mps", or "auto" for the fastest there is. Inputs may lie on
         any device; outputs are arrays of numpy.
@@ -92,9 +96,11 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         n_z: int = 16,
         encoder: Encoder = (256, 128),
         decoder: Decoder = (256,),
-        growth: str | GrowthConfig | None = "measured",
+        growth: str | GrowthConfig | None = "structure",
+        n_components: int | None = None,
         max_components: int | None = 100,
-        memory: str | MemoryConfig | None = "snapshot",
+        memory: str | MemoryConfig | None = "reservoir",
+        memory_size: int | None = None,
         learning_rate: float = 1e-3,
         batch_size: int = 100,
         epochs: int = 10,
@@ -107,8 +113,10 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         self.encoder = encoder
         self.decoder = decoder
         self.growth = growth
+        self.n_components = n_components
         self.max_components = max_components
         self.memory = memory
+        self.memory_size = memory_size
         self.learning_rate = learning_rate
         self.batch_size = batch_size
         self.epochs = epochs
@@ -121,10 +129,12 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
     def fit(self, X: Any, y: object = None) -> Self:
         """Learn from X anew, in random order, `epochs` times. `y` is ignored."""
         size, values = whole("batch_size", self.batch_size), self._begin(X)
-        for _ in range(self.epochs):
+        for epoch in range(self.epochs):
             order = torch.randperm(len(values), generator=self._core.learner.rng.data).numpy()
             for start in range(0, len(values), size):
-                self._learn(values[np.sort(order[start : start + size])])
+                self._tell(self._core.review(values[np.sort(order[start : start + size])], first=epoch == 0))
+            if epoch == 0:
+                self.settle()
         self.labels_ = self.predict(X)
         return self
 
@@ -138,11 +148,19 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
             self._learn(values[start : start + size])
         return self
 
+    def settle(self) -> Self:
+        """Decide now what else would be decided when more rows come: what rows are that wait or are held back, and
+        whether components hold several things. `fit` and `fit_stream` end with it.
+        """
+        check_is_fitted(self)
+        self._tell(self._core.settle())
+        return self
+
     def fit_stream(self, stream: Iterable[Any], progress: bool = False) -> Self:
         """Go on learning from any iterable of batches; of a pair, as a DataLoader gives with labels, only the first."""
         for batch in _shown(stream, self) if progress else stream:
             self.partial_fit(first_of(batch))
-        return self
+        return self.settle() if hasattr(self, "_core") else self
 
     def _begin(self, X: Any) -> Array:
         """Make a model that knows nothing yet, for samples like those of X; returns the rows of X."""
@@ -157,8 +175,11 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         return rows.values
 
     def _learn(self, values: Array) -> None:
-        """A mini-batch and the rehearsal that follows it; events are told when the lock is free again."""
-        facts = self._core.learn(values)
+        """A mini-batch and the rehearsal that follows it; fewer than half as many rows wait for more."""
+        self._tell(self._core.learn(values, least=-(-self.batch_size // 2)))
+
+    def _tell(self, facts: list[Fact]) -> None:
+        """Events are told when the lock is free again."""
         if self.on_event is not None:
             for fact in facts:
                 self.on_event(fact)
@@ -208,6 +229,13 @@ class CURL(ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, Base
         """How many components there are."""
         check_is_fitted(self)
         return self._core.learner.model.K
+
+    @property
+    def memory_bytes_(self) -> int:
+        """Bytes of the rows that the memory keeps."""
+        check_is_fitted(self)
+        store = self._core.learner.memory.store
+        return 0 if store is None else store.n_bytes
 
     @property
     def events_(self) -> list[Fact]:

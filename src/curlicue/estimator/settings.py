@@ -15,6 +15,8 @@ from curlicue.config.model import Likelihood, ModelConfig
 from curlicue.errors import ConfigError
 from curlicue.estimator.networks import NAMES, Own, in_one_line, is_own
 from curlicue.growth.protocol import GrowthConfig
+from curlicue.growth.split import Split
+from curlicue.growth.structure import Structure
 from curlicue.learn.learner import LearnerConfig
 from curlicue.memory.protocol import MemoryConfig
 
@@ -55,9 +57,37 @@ def _model(parameters: Mapping[str, Any]) -> ModelConfig:
 
 def _learner(parameters: Mapping[str, Any]) -> LearnerConfig:
     given = {name: plain(parameters[name]) for name in ("learning_rate", "max_components")}
-    growth = kind_of(GrowthConfig, "growth", parameters["growth"])
-    memory = kind_of(MemoryConfig, "memory", parameters["memory"])
+    growth = _told(kind_of(GrowthConfig, "growth", parameters["growth"]), parameters["n_components"])
+    if parameters["n_components"] is not None:
+        given["max_components"] = plain(parameters["n_components"])
+    memory = _sized(kind_of(MemoryConfig, "memory", parameters["memory"]), parameters["memory_size"])
     return replace(_read(LearnerConfig, given), growth=growth, memory=memory)
+
+
+def _told(growth: GrowthConfig | None, n_components: object) -> GrowthConfig | None:
+    """The settings of growth, told how many clusters there are if that is known."""
+    if n_components is None:
+        return growth
+    n = whole("n_components", n_components)
+    match growth:
+        case Structure():
+            return replace(growth, split=replace(growth.split, n_clusters=n))
+        case Split():
+            return replace(growth, n_clusters=n)
+    return growth
+
+
+def _sized(memory: MemoryConfig | None, size: object) -> MemoryConfig | None:
+    """The settings of a memory, with another size if one is given."""
+    if size is None:
+        return memory
+    n = whole("memory_size", size)
+    if memory is None or not hasattr(memory, "size"):
+        raise ConfigError(
+            "The 'memory_size' setting is for a memory that keeps rows, such as 'reservoir'. Leave it out."
+        )
+    sized: MemoryConfig = kind_from_json(MemoryConfig, kind_to_json(memory) | {"size": n}, "CURL.memory")
+    return sized
 
 
 def _read(config: type[S], given: Json) -> S:

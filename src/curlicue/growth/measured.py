@@ -15,7 +15,7 @@ from torch import Tensor
 
 from curlicue.config.kinds import require
 from curlicue.growth.d_new import Buffer
-from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
+from curlicue.growth.protocol import Birth, Examples, Growth, GrowthConfig, Tuned
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -44,12 +44,12 @@ class Measured(GrowthConfig):
         for name in ("wait", "passes"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "an int in the range [0, inf)")
 
-    def start(self, model: MixtureVAE) -> MeasuredRule:
+    def start(self, model: MixtureVAE, examples: Examples | None = None) -> MeasuredRule:
         """The rule, for components that have explained nothing yet."""
         return MeasuredRule(self, model)
 
 
-class MeasuredRule:
+class MeasuredRule(Growth):
     """Gathers the real samples that lie below the line of their component."""
 
     def __init__(self, config: Measured, model: MixtureVAE) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from curlicue.config.kinds import require
 from curlicue.growth.d_new import Buffer
-from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
+from curlicue.growth.protocol import Birth, Examples, Growth, GrowthConfig, Tuned
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -33,12 +33,12 @@ class Threshold(GrowthConfig):
         for name in ("burn_in", "wait", "passes"):
             require(getattr(self, name) >= 0, name, getattr(self, name), "an int in the range [0, inf)")
 
-    def start(self, model: MixtureVAE) -> ThresholdRule:
+    def start(self, model: MixtureVAE, examples: Examples | None = None) -> ThresholdRule:
         """The rule, with an empty D_new."""
         return ThresholdRule(self, model)
 
 
-class ThresholdRule:
+class ThresholdRule(Growth):
     """Gathers the real samples whose bound is below c_new."""
 
     def __init__(self, config: Threshold, model: MixtureVAE) -> None:
@@ -52,12 +52,6 @@ class ThresholdRule:
     def due(self) -> Birth | None:
         """A birth when D_new is full."""
         return self.d_new.due(self.config.passes, self.config.tuned)
-
-    def born(self) -> None:
-        """A birth changes nothing that this rule remembers."""
-
-    def refused(self) -> None:
-        """A refused birth changes nothing that this rule remembers."""
 
     def state(self) -> State:
         """D_new, which is all that this rule remembers."""

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from curlicue.config.kinds import require
+from curlicue.config.kinds import option, require
 from curlicue.engines.choice import engine_for
 from curlicue.engines.protocol import Ascent, Climbing
-from curlicue.growth.protocol import Birth, GrowthConfig, Tuned
+from curlicue.errors import ConfigError
+from curlicue.growth.protocol import Birth, Familiar, GrowthConfig, Move, Tuned
 from curlicue.growth.threshold import Threshold
 from curlicue.learn.events import BirthRefused, ComponentBorn, Event, StepTaken
 from curlicue.memory.nothing import Nothing
@@ -45,6 +46,9 @@ class LearnerConfig:
         require(self.z_samples >= 1, "z_samples", self.z_samples, "an int in the range [1, inf)")
         cap = self.max_components
         require(cap is None or cap >= 1, "max_components", cap, "None or an int in the range [1, inf)")
+        if self.growth and self.growth.needs_rows and not (self.memory and self.memory.keeps_rows):
+            name = option(type(self.growth))
+            raise ConfigError(f"Growth by {name!r} looks at rows that a memory keeps. Choose the memory 'reservoir'.")
 
 
 class Learner:
@@ -54,23 +58,31 @@ class Learner:
         self.model, self.config, self.rng = model, config, rng
         climbing = Climbing(learning_rate=config.learning_rate, tau=config.tau, z_samples=config.z_samples)
         self.engine = engine_for(model, climbing, rng.latent)
-        self.growth = config.growth.start(model) if config.growth else None
         self.memory = config.memory.start(model, rng.replay) if config.memory else Nothing(model)
+        self.growth = config.growth.start(model, self.memory.store) if config.growth else None
         self.t = 0  # steps taken, real and rehearsed together
         self.batch_size = 0  # of the largest real batch so far: rehearsed batches are as large
         self.rehearsal_due = False
+        self.waiting = torch.empty(0, model.n_x, dtype=model.dtype)  # rows too few for a batch, on the CPU
 
     def learn(self, stream: Iterable[Tensor]) -> Iterator[list[Event]]:
-        """Take a step on each real batch x [B, D] and, once there is a past, a step on a rehearsed one after it.
+        """Take a step on each real batch x [B, D] and, once there is a past, steps on rehearsed ones after it.
 
         Yields what each step brought about. Between any two steps the learner may be saved, and `learn` called anew.
         """
-        if self.rehearsal_due:
+        while self.rehearsal_due:
             yield self.rehearse()
         for x in stream:
             yield self.observe(x)
-            if self.rehearsal_due:
+            while self.rehearsal_due:
                 yield self.rehearse()
+
+    def gather(self, x: Tensor, least: int) -> Iterator[list[Event]]:
+        """Learn rows that come in any number, [n, D]: fewer than `least` wait for the next."""
+        self.waiting = torch.cat([self.waiting, x.to(self.waiting)])
+        if len(self.waiting) >= least:
+            batch, self.waiting = self.waiting, self.waiting[:0]
+            yield from self.learn([batch])
 
     def observe(self, x: Tensor) -> list[Event]:
         """The step on a real batch: look at its bound, climb it, and give birth if growth asks for it."""
@@ -78,11 +90,45 @@ class Learner:
         events: list[Event] = [*self.memory.begin(self.t)]
         ascent = self.engine.bound(x)
         n_poor = self.growth.look(x, ascent.terms, self.t) if self.growth else 0
-        events += self.step(x, ascent, n_poor)
-        if self.growth and (birth := self.growth.due()):
-            events += self.refuse(birth) if self.at_cap else self.expand(birth)
+        held = self.growth is not None and self.growth.holding
+        events += [self.step_taken(ascent.terms, n_poor=n_poor)] if held else self.step(x, ascent, n_poor)
+        events += self.heed()
         self.rehearsal_due = self.memory.ready
         return events
+
+    def heed(self) -> list[Event]:
+        """Do what growth asks for."""
+        events: list[Event] = []
+        while self.growth and (asked := self.growth.due()):
+            match asked:
+                case Birth():
+                    events += self.refuse(asked) if self.at_cap else self.expand(asked)
+                case Familiar(x, y):
+                    self.memory.take(x, self.engine.bound(sent(x, self.model.device)).terms, y)
+                case Move(members, to):
+                    self.memory.move(members, to)
+        return events
+
+    def review(self, x: Tensor, first: bool) -> Iterator[list[Event]]:
+        """Steps on rows of data at rest: growth does not look at them; the memory takes them in the `first` time."""
+        x = sent(x, self.model.device)
+        ascent = self.engine.bound(x)
+        self.engine.climb(ascent)
+        if first:
+            self.memory.take(x, ascent.terms)
+        self.batch_size, self.rehearsal_due = max(self.batch_size, len(x)), self.memory.ready
+        yield [self.step_taken(ascent.terms)]
+        yield from self.learn(())
+
+    def settle(self) -> Iterator[list[Event]]:
+        """Nothing more comes for now: the rows that wait are learnt, and growth decides what it can."""
+        if len(self.waiting):
+            yield from self.gather(self.waiting[:0], least=1)
+        if self.growth:
+            self.growth.rest()
+        yield self.heed()
+        self.rehearsal_due = self.rehearsal_due or self.memory.pressing
+        yield from self.learn(())
 
     def step(self, x: Tensor, ascent: Ascent, n_poor: int = 0) -> list[Event]:
         """Climb the bound of a real batch, which the memory sees before and takes in after."""
@@ -96,17 +142,18 @@ class Learner:
         """The step on a batch of the past: MGR, or with its components as labels: SMGR."""
         past, engine = self.memory.recall(self.batch_size), self.engine
         x = sent(past.x, self.model.device)
-        ascent = engine.bound_given(x, past.y) if past.labelled else engine.bound(x)
+        seen = None if past.seen is None else sent(past.seen, self.model.device)
+        ascent = engine.bound_given(x, past.y, past.emphasis, seen) if past.labelled else engine.bound(x)
         engine.climb(ascent)
         self.memory.recalled(past, ascent.terms)
-        self.rehearsal_due = False
+        self.rehearsal_due = self.memory.pressing
         return [self.step_taken(ascent.terms, rehearsed=True)]
 
     def expand(self, birth: Birth) -> list[Event]:
         """A component is born, as a copy of the one that explains most of D_new, and fitted to D_new."""
         events: list[Event] = [*self.memory.before_birth(self.t)]
-        parent = closest_component(self.model, birth.d_new)
-        newborn = self.grow(parent)
+        parent = closest_component(self.model, birth.d_new) if birth.parent is None else birth.parent
+        newborn = self.grow(parent, birth.d_new, birth.members)
         before, after = self.fit(newborn, birth)
         return [*events, ComponentBorn(self.t, newborn, parent, self.model.K, before, after, birth.d_new.cpu())]
 
@@ -121,10 +168,10 @@ class Learner:
         """Whether the model has as many components as it may have."""
         return self.config.max_components is not None and self.config.max_components <= self.model.K
 
-    def grow(self, parent: int) -> int:
+    def grow(self, parent: int, d_new: Tensor | None = None, members: Tensor | None = None) -> int:
         """Add a copy of `parent` to the model and tell all who keep something of each component; returns its id."""
         self.engine.grow(parent)
-        self.memory.born()
+        self.memory.born(d_new, members)
         if self.growth:
             self.growth.born()
         return self.model.K - 1
@@ -164,6 +211,7 @@ class Learner:
             "engine": self.engine.state(),
             "memory": self.memory.state(),
             "growth": self.growth.state() if self.growth else {},
+            **({"waiting": self.waiting} if len(self.waiting) else {}),
         }
 
     def restore(self, fields: Fields) -> None:
@@ -178,6 +226,9 @@ class Learner:
         self.memory.restore(fields.state("memory"))
         if self.growth:
             self.growth.restore(fields.state("growth"))
+        self.waiting = self.waiting[:0]
+        if "waiting" in fields:
+            self.waiting = fields.tensor("waiting", (None, self.model.n_x), self.model.dtype)
         if self.rehearsal_due and not self.memory.ready:
             raise MisfitError(f"{fields.where} holds nothing of the past, but says that it is to be rehearsed next")
 

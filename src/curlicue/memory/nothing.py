@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from curlicue.memory.protocol import Past, SnapshotTaken
+from curlicue.memory.store import Store
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -26,7 +27,7 @@ class Nothing:
         """Nothing happens."""
         return []
 
-    def take(self, x: Tensor, terms: ElboTerms) -> None:
+    def take(self, x: Tensor, terms: ElboTerms, y: Tensor | None = None) -> None:
         """Count the real samples that each component explains."""
         self.used += terms.q_y.sum(0, dtype=torch.float64)
 
@@ -34,7 +35,7 @@ class Nothing:
         """Nothing happens."""
         return []
 
-    def born(self) -> None:
+    def born(self, d_new: Tensor | None = None, members: Tensor | None = None) -> None:
         """The newborn has explained nothing yet."""
         self.used = torch.cat([self.used, self.used.new_zeros(1)])
 
@@ -42,6 +43,19 @@ class Nothing:
     def ready(self) -> bool:
         """There is never anything to rehearse."""
         return False
+
+    @property
+    def pressing(self) -> bool:
+        """Nothing is pressing."""
+        return False
+
+    def move(self, members: Tensor, to: int) -> None:
+        """There are no rows to move."""
+
+    @property
+    def store(self) -> Store | None:
+        """No rows are kept."""
+        return None
 
     def recall(self, n: int) -> Past:
         """There is nothing to recall."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from torch import Generator, Tensor
 
 from curlicue.config.kinds import Kind
+from curlicue.memory.store import Store
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -30,6 +31,8 @@ class Past:
     x: Tensor  # [B, D]
     y: Tensor  # [B], on the CPU: the component each sample stands for
     labelled: bool  # whether the components are given to the model (Eq. 4), or for it to find
+    emphasis: float = 1.0  # weight of log q(y|x) where they are given; Eq. 4 has 1
+    seen: Tensor | None = None  # [B, D], what the encoder is shown in place of x where they are given
 
 
 class Memory(Protocol):
@@ -41,14 +44,21 @@ class Memory(Protocol):
     def look(self, terms: ElboTerms, t: int) -> list[SnapshotTaken]:
         """The bound of the real batch is known, and the step not yet taken."""
 
-    def take(self, x: Tensor, terms: ElboTerms) -> None:
-        """The step on the real batch x [B, D] is taken."""
+    def take(self, x: Tensor, terms: ElboTerms, y: Tensor | None = None) -> None:
+        """The step on the real batch x [B, D] is taken; y [B] are its components, where growth knows them."""
 
     def before_birth(self, t: int) -> list[SnapshotTaken]:
         """A component is about to be born, after t steps."""
 
-    def born(self) -> None:
-        """The model has one component more."""
+    def born(self, d_new: Tensor | None = None, members: Tensor | None = None) -> None:
+        """The model has one component more, of D_new [N, D]: rows of the stream, or `members` of `store`, or none."""
+
+    def move(self, members: Tensor, to: int) -> None:
+        """These rows of `store` belong to another component than they did."""
+
+    @property
+    def store(self) -> Store | None:
+        """The rows that are kept, if any are."""
 
     @property
     def ready(self) -> bool:
@@ -59,6 +69,10 @@ class Memory(Protocol):
 
     def recalled(self, past: Past, terms: ElboTerms) -> None:
         """What the model made of the rehearsed batch."""
+
+    @property
+    def pressing(self) -> bool:
+        """Whether one more batch is to be rehearsed before the next real one."""
 
     def counts(self) -> Tensor:
         """How much of the real stream each component stands for by now [K], float64."""
@@ -72,6 +86,8 @@ class Memory(Protocol):
 
 class MemoryConfig(Kind):
     """Settings of a memory; a subclass is one memory."""
+
+    keeps_rows: ClassVar[bool] = False
 
     @abstractmethod
     def start(self, model: MixtureVAE, rng: Generator) -> Memory:

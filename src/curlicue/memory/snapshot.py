@@ -20,6 +20,7 @@ from curlicue.config.model import Emission
 from curlicue.errors import ConfigError
 from curlicue.memory.change import ChangeDetector
 from curlicue.memory.protocol import MemoryConfig, Past, SnapshotTaken
+from curlicue.memory.store import Store
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -94,7 +95,7 @@ class SnapshotMemory:
         changed = self.change is not None and self.change.update(terms.q_y)
         return [self._take_snapshot(t)] if changed else []
 
-    def take(self, x: Tensor, terms: ElboTerms) -> None:
+    def take(self, x: Tensor, terms: ElboTerms, y: Tensor | None = None) -> None:
         """The real samples count for the components that explain them."""
         self.usage.take(terms.q_y)
 
@@ -102,7 +103,7 @@ class SnapshotMemory:
         """Dynamic snapshots remember the model as it was before the birth."""
         return [self._take_snapshot(t)] if self.config.snapshots in ("dynamic", "change") else []
 
-    def born(self) -> None:
+    def born(self, d_new: Tensor | None = None, members: Tensor | None = None) -> None:
         """The newborn has explained nothing yet."""
         self.usage.grow()
         if self.change is not None:
@@ -130,6 +131,19 @@ class SnapshotMemory:
     def recalled(self, past: Past, terms: ElboTerms) -> None:
         """Generated samples show which components explain now what others stood for."""
         self.usage.recalled(past.y, terms.q_y)
+
+    @property
+    def pressing(self) -> bool:
+        """Each real batch is followed by one rehearsed batch."""
+        return False
+
+    def move(self, members: Tensor, to: int) -> None:
+        """There are no rows to move."""
+
+    @property
+    def store(self) -> Store | None:
+        """No rows are kept."""
+        return None
 
     def counts(self) -> Tensor:
         """How much of the real stream each component stands for by now [K]."""

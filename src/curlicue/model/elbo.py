@@ -68,14 +68,16 @@ def elbo(
     return ElboTerms(pairs.sum_rows(log_p_x, B), pairs.sum_rows(kl_z, B), kl_y, q_y.detach())
 
 
-def elbo_given(model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator, *, z_samples: int = 1) -> ElboTerms:
+def elbo_given(
+    model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator, *, z_samples: int = 1, seen: Tensor | None = None
+) -> ElboTerms:
     """L_sup(x, y) = log p(x|z_y) − KL(q(z|x,y) ‖ p(z|y)) + log q(y|x)  (Eq. 4).
 
-    The term of y is −log q(y|x) = KL(one-hot y ‖ q(y|x)).
+    The term of y is −log q(y|x) = KL(one-hot y ‖ q(y|x)). The encoder is shown `seen` [B, D] in place of x, if given.
     """
     if len(y) != len(x):
         raise ValueError(f"Each sample needs a component. Got {len(y)} components for {len(x)} samples.")
-    h = model.encode(x)
+    h = model.encode(x if seen is None else seen)
     log_q_y = model.log_q_y(h)  # [B, K]
     pairs = Pairs.given(y, model.K, h.device)
     noise = normal((z_samples, len(x), model.n_z), rng, h)

@@ -70,7 +70,7 @@ class LabelledLearner(Learner):
         if self.component_of[label] < self.model.K:
             return []
         parent = closest_component(self.model, x)
-        return [ComponentBorn(self.t, self.grow(parent), parent, self.model.K, None, None, x.cpu())]
+        return [ComponentBorn(self.t, self.grow(parent, x), parent, self.model.K, None, None, x.cpu())]
 
     def state(self) -> State:
         """The learner's, and the classes in the order of their components."""

@@ -61,11 +61,13 @@ def bound(model: MixtureVAE, x: Tensor, rng: Generator, tau: float) -> CpuAscent
 
 
 @torch.no_grad()
-def bound_given(model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator) -> CpuAscent:
+def bound_given(
+    model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator, emphasis: float = 1.0, seen: Tensor | None = None
+) -> CpuAscent:
     """L_sup(x, y), see `elbo_given`."""
     if len(y) != len(x):
         raise ValueError(f"Each sample needs a component. Got {len(y)} components for {len(x)} samples.")
-    B, encoder = len(x), forward(cast(Mlp, model.encoder), x, x_has_gradient=False)
+    B, encoder = len(x), forward(cast(Mlp, model.encoder), x if seen is None else seen, x_has_gradient=False)
     log_q_y = model.log_q_y(encoder.out)  # [B, K]
     q_y = log_q_y.exp()
     visits = Visits.given(y, q_y)
@@ -75,7 +77,7 @@ def bound_given(model: MixtureVAE, x: Tensor, y: Tensor, rng: Generator) -> CpuA
 
     def backward() -> Iterator[Gradient]:
         g_logits = q_y.scatter_add(1, y[:, None], -q_y.new_ones(B, 1))  # of −log q(y|x)
-        return pairs.backward(g_logits.div_(B))
+        return pairs.backward(g_logits.div_(B / emphasis))
 
     return CpuAscent(terms, backward)
 

@@ -25,9 +25,9 @@ class CpuEngine:
         """L(x)."""
         return bound(self.model, x, self.rng, self.climbing.tau)
 
-    def bound_given(self, x: Tensor, y: Tensor) -> CpuAscent:
+    def bound_given(self, x: Tensor, y: Tensor, emphasis: float = 1.0, seen: Tensor | None = None) -> CpuAscent:
         """L_sup(x, y)."""
-        return bound_given(self.model, x, y, self.rng)
+        return bound_given(self.model, x, y, self.rng, emphasis, seen)
 
     def climb(self, ascent: Ascent, only: Container[str] | None = None) -> None:
         """Backward, each parameter taking its step of Adam as soon as its gradient is known."""
