@@ -182,7 +182,7 @@ def test_the_state_of_one_rule_alone_is_refused():
 @pytest.mark.parametrize("growth", [Structure(), Change(), Split()])
 def test_growth_that_looks_at_rows_wants_a_memory_that_keeps_them(growth, memory):
     name = type(growth).__name__.lower()
-    message = f"Growth by '{name}' looks at rows that a memory keeps. Choose the memory 'reservoir'."
+    message = f"Growth by '{name}' looks at rows that a memory keeps. Choose the memory 'reservoir', or another growth"
     with pytest.raises(ConfigError, match=message):
         LearnerConfig(growth=growth, memory=memory)
     assert LearnerConfig(growth=growth, memory=Reservoir()).growth == growth

@@ -48,7 +48,8 @@ class LearnerConfig:
         require(cap is None or cap >= 1, "max_components", cap, "None or an int in the range [1, inf)")
         if self.growth and self.growth.needs_rows and not (self.memory and self.memory.keeps_rows):
             name = option(type(self.growth))
-            raise ConfigError(f"Growth by {name!r} looks at rows that a memory keeps. Choose the memory 'reservoir'.")
+            remedy = "Choose the memory 'reservoir', or another growth, such as 'measured'."
+            raise ConfigError(f"Growth by {name!r} looks at rows that a memory keeps. {remedy}")
 
 
 class Learner:
