@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from curlicue.config.kinds import require
-from curlicue.growth.mixing import NEIGHBOURS, apart, first_of_each, nearest_of, principal
+from curlicue.growth.mixing import NEIGHBOURS, apart, chosen, first_of_each, nearest_of, principal
 from curlicue.growth.protocol import Asked, Birth, Examples, Familiar, Growth, GrowthConfig, Tuned
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.likelihood import GaussianNoise
@@ -95,9 +95,7 @@ class ChangeRule(Growth):
         level, line = surprise(x, self.recent), self.line
         step = surprise(x, torch.cat(self.suspects)) if self.suspects else level  # from one batch to the next
         self.levels.append(step)
-        if (
-            sum(map(len, self.suspects)) >= LEAST and step > line
-        ):  # whatever those before were, they are not what comes now
+        if step > line and sum(map(len, self.suspects)) >= LEAST:  # what was held back is not what comes now
             self.asked.append(Familiar(torch.cat(self.suspects)))
             self.suspects, self.surprises = [], []
         if not self.suspects and level <= line:
@@ -162,17 +160,13 @@ class ChangeRule(Growth):
         """As many rows as x [N, D] of the components that are nearest to them, in their proportions; and whose."""
         K, rng = self.model.K, named_generator(self.decisions, "alike")
         n = max(FEW, min(len(x), POOL // K))
-        pool = self.examples.rows(torch.cat([self._some(k, n, rng) for k in range(K)]))
+        pool = self.examples.rows(torch.cat([chosen(self.examples.of(k), n, rng) for k in range(K)]))
         ours, theirs = principal(torch.cat([x, pool.x]), self.scaled).split([len(x), len(pool.x)])
         nearest = pool.y[nearest_of(ours, theirs)].bincount(minlength=K)  # [K]
-        alike = self.examples.rows(torch.cat([self._some(k, m, rng) for k, m in enumerate(nearest.tolist())]))
+        indices = [chosen(self.examples.of(k), m, rng) for k, m in enumerate(nearest.tolist())]
+        alike = self.examples.rows(torch.cat(indices))
         once = first_of_each(alike.x)
         return alike.x[once], alike.y[once]
-
-    def _some(self, k: int, n: int, rng: torch.Generator) -> Tensor:
-        """The indices of n rows of component k, or of all that there are."""
-        indices = self.examples.of(k)
-        return indices[torch.randperm(len(indices), generator=rng)[:n]]
 
     # -- the rule ---------------------------------------------------------------------------------------------------
 

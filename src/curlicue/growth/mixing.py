@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 NEIGHBOURS = 10
 DIMENSIONS = 50  # principal components that distances are measured in
@@ -95,6 +95,11 @@ def nearest_of(x: Tensor, others: Tensor) -> Tensor:
     middle = others.mean(0)  # far from zero, differences would be lost in rounding
     others = others - middle
     return torch.cat([torch.cdist(part - middle, others).argmin(1) for part in x.split(1000)])
+
+
+def chosen(indices: Tensor, n: int, rng: Generator) -> Tensor:
+    """So many of the indices [N] at random, or all in random order if there are fewer."""
+    return indices[torch.randperm(len(indices), generator=rng)[:n]]
 
 
 def first_of_each(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from curlicue.config.kinds import require
 from curlicue.growth.communities import partition
-from curlicue.growth.mixing import apart, first_of_each, nearest_of, principal
+from curlicue.growth.mixing import apart, chosen, first_of_each, nearest_of, principal
 from curlicue.growth.protocol import Asked, Birth, Examples, Growth, GrowthConfig, Move, Tuned
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.likelihood import GaussianNoise
@@ -104,7 +104,7 @@ class SplitRule(Growth):
         once = first_of_each(rows.x)
         if len(once) < LEAST:
             return
-        some = once[torch.randperm(len(once), generator=rng)[: self.config.most]]
+        some = chosen(once, self.config.most, rng)
         u = principal(rows.x, self.scaled)
         cluster = self._clusters(rows.x[some], u[some], root, rng)
         if int(cluster.max()) == 0 and len(family) == 1:
@@ -139,7 +139,8 @@ class SplitRule(Growth):
 
     def _home(self, root: int, x: Tensor, rng: torch.Generator) -> int | None:
         """The component of another family whose rows these mix with, if there is one."""
-        pools = {j: self._some(self.examples.of(j), rng) for j in range(self.model.K) if self.root[j] != root}
+        others = (self.root != root).nonzero()[:, 0].tolist()
+        pools = {j: chosen(self.examples.of(j), COMPARED, rng) for j in others}
         pools = {j: rows for j, rows in pools.items() if len(rows) >= LEAST}
         if not pools:
             return None
@@ -149,9 +150,6 @@ class SplitRule(Growth):
         j = int(y[nearest_of(x, known)].mode().values)
         theirs = known[y == j]
         return j if apart(x, theirs[first_of_each(theirs)], self.scaled).unlike < SAME else None
-
-    def _some(self, indices: Tensor, rng: torch.Generator) -> Tensor:
-        return indices[torch.randperm(len(indices), generator=rng)[:COMPARED]]
 
     def born(self) -> None:
         """The newborn is of the family that it was split from, or the first of its own."""

@@ -123,8 +123,7 @@ class Learner:
 
     def settle(self) -> Iterator[list[Event]]:
         """Nothing more comes for now: the rows that wait are learnt, and growth decides what it can."""
-        if len(self.waiting):
-            yield from self.gather(self.waiting[:0], least=1)
+        yield from self.gather(self.waiting[:0], least=1)
         if self.growth:
             self.growth.rest()
         yield self.heed()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from curlicue.memory.protocol import Past, SnapshotTaken
-from curlicue.memory.store import Store
+from curlicue.memory.protocol import Memory, Past, SnapshotTaken
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
 
 
-class Nothing:
+class Nothing(Memory):
     """Counts the real samples that each component explains."""
 
     def __init__(self, model: MixtureVAE) -> None:
@@ -43,19 +42,6 @@ class Nothing:
     def ready(self) -> bool:
         """There is never anything to rehearse."""
         return False
-
-    @property
-    def pressing(self) -> bool:
-        """Nothing is pressing."""
-        return False
-
-    def move(self, members: Tensor, to: int) -> None:
-        """There are no rows to move."""
-
-    @property
-    def store(self) -> Store | None:
-        """No rows are kept."""
-        return None
 
     def recall(self, n: int) -> Past:
         """There is nothing to recall."""

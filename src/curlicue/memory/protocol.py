@@ -36,7 +36,10 @@ class Past:
 
 
 class Memory(Protocol):
-    """Takes in real batches and gives back batches of the past."""
+    """Takes in real batches and gives back batches of the past.
+
+    A memory that inherits from it keeps no rows, and gives back one batch after each real one.
+    """
 
     def begin(self, t: int) -> list[SnapshotTaken]:
         """Step t, on a real batch, begins."""
@@ -55,10 +58,12 @@ class Memory(Protocol):
 
     def move(self, members: Tensor, to: int) -> None:
         """These rows of `store` belong to another component than they did."""
+        return
 
     @property
     def store(self) -> Store | None:
         """The rows that are kept, if any are."""
+        return None
 
     @property
     def ready(self) -> bool:
@@ -73,6 +78,7 @@ class Memory(Protocol):
     @property
     def pressing(self) -> bool:
         """Whether one more batch is to be rehearsed before the next real one."""
+        return False
 
     def counts(self) -> Tensor:
         """How much of the real stream each component stands for by now [K], float64."""

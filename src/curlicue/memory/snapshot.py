@@ -19,8 +19,7 @@ from curlicue.config.kinds import require
 from curlicue.config.model import Emission
 from curlicue.errors import ConfigError
 from curlicue.memory.change import ChangeDetector
-from curlicue.memory.protocol import MemoryConfig, Past, SnapshotTaken
-from curlicue.memory.store import Store
+from curlicue.memory.protocol import Memory, MemoryConfig, Past, SnapshotTaken
 from curlicue.model.elbo import ElboTerms
 from curlicue.model.mixture import MixtureVAE
 from curlicue.records.state import Fields, State
@@ -69,7 +68,7 @@ class Snapshot(MemoryConfig):
         return replace(self, snapshots=scale(self.snapshots)) if isinstance(self.snapshots, int) else self
 
 
-class SnapshotMemory:
+class SnapshotMemory(Memory):
     """A snapshot, and how much of the stream each component stands for."""
 
     def __init__(self, config: Snapshot, model: MixtureVAE, rng: Generator) -> None:
@@ -131,19 +130,6 @@ class SnapshotMemory:
     def recalled(self, past: Past, terms: ElboTerms) -> None:
         """Generated samples show which components explain now what others stood for."""
         self.usage.recalled(past.y, terms.q_y)
-
-    @property
-    def pressing(self) -> bool:
-        """Each real batch is followed by one rehearsed batch."""
-        return False
-
-    def move(self, members: Tensor, to: int) -> None:
-        """There are no rows to move."""
-
-    @property
-    def store(self) -> Store | None:
-        """No rows are kept."""
-        return None
 
     def counts(self) -> Tensor:
         """How much of the real stream each component stands for by now [K]."""
